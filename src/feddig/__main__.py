@@ -1,0 +1,5 @@
+"""`python -m feddig` is the command `feddig`."""
+
+from feddig.cli import main
+
+main()

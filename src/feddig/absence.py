@@ -1,0 +1,259 @@
+"""Who is there in each round: one silo x round table of 0 and 1, drawn once, saved, printable."""
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from feddig.errors import FileFormatError, SettingError, nearest
+from feddig.seeds import numpy_stream
+
+PAPER_ROUNDS = 300
+"""Presets name their rounds for a run of this length and are scaled to others."""
+
+HEADING = "# feddig availability, format_version 1"
+
+
+@dataclass(frozen=True)
+class Absence:
+    """The availability table and what follows from it. Rounds count from 0."""
+
+    present: np.ndarray
+    """Boolean, silo x round."""
+
+    @property
+    def silos(self) -> int:
+        """Number of silos n."""
+        return int(self.present.shape[0])
+
+    @property
+    def rounds(self) -> int:
+        """Number of rounds."""
+        return int(self.present.shape[1])
+
+    @property
+    def joined(self) -> np.ndarray:
+        """Boolean, silo x round: the silo has been there in this round or before, so its digest is held."""
+        joined: np.ndarray = np.logical_or.accumulate(self.present, axis=1)
+        return joined
+
+    @property
+    def away(self) -> np.ndarray:
+        """Boolean, silo x round: joined, but not there."""
+        away: np.ndarray = self.joined & ~self.present
+        return away
+
+    def here(self, round: int) -> list[int]:
+        """List the silos that are there in a round."""
+        return [int(silo) for silo in np.flatnonzero(self.present[:, round])]
+
+    def first_leave(self) -> int | None:
+        """Give the first round in which a silo that had joined is away, if there is one."""
+        rounds = np.flatnonzero(self.away.any(axis=0))
+        return int(rounds[0]) if rounds.size else None
+
+    def last_leave(self) -> int | None:
+        """Give the last round in which a silo goes away, if one ever does."""
+        leaves = self.away[:, 1:] & self.present[:, :-1]
+        rounds = np.flatnonzero(leaves.any(axis=0))
+        return int(rounds[-1]) + 1 if rounds.size else None
+
+    def absence_rounds(self) -> list[int]:
+        """List the rounds of the absence phase: those in which a silo that had joined is away."""
+        return [int(round) for round in np.flatnonzero(self.away.any(axis=0))]
+
+    def events(self) -> list[str]:
+        """Say in words who joins, leaves and returns when."""
+        said = []
+        for round in range(self.rounds):
+            for silo in range(self.silos):
+                now = self.present[silo, round]
+                before = round > 0 and self.present[silo, round - 1]
+                if now and not before and round > 0:
+                    returns = self.joined[silo, round - 1]
+                    said.append(f"round {round}: silo {silo} {'returns' if returns else 'joins'}")
+                elif before and not now:
+                    said.append(f"round {round}: silo {silo} leaves")
+        return said
+
+    def to_csv(self) -> str:
+        """Spell the table as CSV, a row a silo; the same form is read back by scenario "file"."""
+        text = io.StringIO()
+        text.write(HEADING + "\n")
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["silo", *range(self.rounds)])
+        for silo, row in enumerate(self.present):
+            writer.writerow([silo, *row.astype(int)])
+        return text.getvalue()
+
+
+def draw_absence(
+    scenario: str,
+    *,
+    sizes: Sequence[int],
+    rounds: int,
+    order: str = "index",
+    leave: float = 0.05,
+    return_: float = 0.2,
+    file: Path | None = None,
+    seed: int = 0,
+) -> Absence:
+    """Draw the table of a scenario for silos with these numbers of training samples."""
+    if scenario == "file":
+        if file is None:
+            raise SettingError('absence.file: the scenario "file" needs a CSV, silo x round, 0 or 1')
+        return read_absence(file, silos=len(sizes), rounds=rounds)
+    if scenario == "random":
+        return _markov(len(sizes), rounds, leave, return_, numpy_stream(seed, "absence", "markov"))
+    if scenario not in PRESETS:
+        raise SettingError(f"absence.scenario: {scenario!r} is not known; {nearest(scenario, PRESETS)}")
+    queue = _queue(order, sizes, seed)
+    if scenario in ("temporary", "forever"):
+        queue = [int(np.argmax(sizes))]
+
+    def event(round: int) -> int:
+        return round_half_up(round * rounds / PAPER_ROUNDS)
+
+    present = np.ones((len(sizes), rounds), dtype=bool)
+    PRESETS[scenario](present, queue, event)
+    return Absence(present)
+
+
+def round_half_up(value: float) -> int:
+    """Round to the nearest whole number; a half goes up, so that scaled events never depend on parity."""
+    return int(value + 0.5)
+
+
+Event = Callable[[int], int]
+
+
+def _none(present: np.ndarray, queue: list[int], event: Event) -> None:
+    """Everybody stays."""
+
+
+def _temporary(present: np.ndarray, queue: list[int], event: Event) -> None:
+    """The largest silo is away 50-100."""
+    present[queue, event(50) : event(100)] = False
+
+
+def _forever(present: np.ndarray, queue: list[int], event: Event) -> None:
+    """The largest silo leaves at 50."""
+    present[queue, event(50) :] = False
+
+
+def _sequential(present: np.ndarray, queue: list[int], event: Event) -> None:
+    """A quarter of the silos leaves at each of 100, 150, 200 and 250."""
+    for quarter, leaves in zip(np.array_split(queue, 4), (100, 150, 200, 250), strict=True):
+        present[quarter, event(leaves) :] = False
+
+
+def _groups(present: np.ndarray, queue: list[int], event: Event) -> None:
+    """The first half is there 0-99; the second half joins at 100, when the first leaves."""
+    first, second = np.array_split(queue, 2)
+    present[first, event(100) :] = False
+    present[second, : event(100)] = False
+
+
+def _arrival(present: np.ndarray, queue: list[int], event: Event) -> None:
+    """One silo starts alone; from 50 on, one more joins every 10 rounds."""
+    for place, silo in enumerate(queue[1:]):
+        present[silo, : event(50 + 10 * place)] = False
+
+
+def _departure(present: np.ndarray, queue: list[int], event: Event) -> None:
+    """From 50 on, one more silo leaves every 10 rounds, until the last one is alone."""
+    for place, silo in enumerate(queue[:-1]):
+        present[silo, event(50 + 10 * place) :] = False
+
+
+def _round_robin(present: np.ndarray, queue: list[int], event: Event) -> None:
+    """Half of the silos (rounded up) are there; every 10 rounds the window moves on by one silo."""
+    silos, rounds = present.shape
+    window = (silos + 1) // 2
+    # short runs scale an event to less than a round: the window then moves on every round
+    length = max(1, event(10))
+    present[:] = False
+    for round in range(rounds):
+        start = round // length
+        present[[queue[(start + place) % silos] for place in range(window)], round] = True
+
+
+PRESETS: dict[str, Callable[[np.ndarray, list[int], Event], None]] = {
+    "none": _none,
+    "temporary": _temporary,
+    "forever": _forever,
+    "sequential": _sequential,
+    "groups": _groups,
+    "arrival": _arrival,
+    "departure": _departure,
+    "round-robin": _round_robin,
+}
+SCENARIOS = (*PRESETS, "random", "file")
+
+
+def _queue(order: str, sizes: Sequence[int], seed: int) -> list[int]:
+    """Order the silos as they are to leave: by index, largest first, or at random."""
+    silos = list(range(len(sizes)))
+    if order == "index":
+        return silos
+    if order == "size":
+        return sorted(silos, key=lambda silo: (-sizes[silo], silo))
+    if order == "random":
+        return [int(silo) for silo in numpy_stream(seed, "absence", "order").permutation(len(sizes))]
+    raise SettingError(
+        f"absence.order: {order!r} is not known; {nearest(order, ('index', 'size', 'random'))}"
+    )
+
+
+def _markov(silos: int, rounds: int, leave: float, return_: float, stream: np.random.Generator) -> Absence:
+    """Everybody is there in round 0; then each silo leaves or returns by chance, each on its own."""
+    chances = stream.random((silos, rounds))
+    present = np.ones((silos, rounds), dtype=bool)
+    for round in range(1, rounds):
+        was = present[:, round - 1]
+        present[:, round] = np.where(was, chances[:, round] >= leave, chances[:, round] < return_)
+    return Absence(present)
+
+
+def read_absence(path: Path, silos: int | None = None, rounds: int | None = None) -> Absence:
+    """Read such a table from CSV and check it against the run it is for."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except FileNotFoundError:
+        raise FileFormatError(f"{path}: no such availability file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise FileFormatError(f"{path}: cannot be read ({error})") from None
+    if lines and lines[0].startswith("# feddig availability") and lines[0] != HEADING:
+        raise FileFormatError(f"{path}: written in another format version ({lines[0][2:]}); make it again")
+    rows = list(csv.reader(line for line in lines if line.strip() and not line.startswith("#")))
+    if rows and rows[0] and rows[0][0].strip() == "silo":
+        named, rows = True, rows[1:]
+    else:
+        named = False
+    if not rows:
+        raise FileFormatError(f"{path}: holds no silo; give a row of 0 and 1 for each")
+    table = []
+    for number, row in enumerate(rows):
+        cells = [cell.strip() for cell in (row[1:] if named else row)]
+        if named and row[0].strip() != str(number):
+            raise FileFormatError(
+                f"{path}: row {number} is of silo {row[0]!r}; list silos 0, 1, 2 ... in order"
+            )
+        wrong = next((place for place, cell in enumerate(cells) if cell not in ("0", "1")), None)
+        if wrong is not None:
+            raise FileFormatError(
+                f"{path}: silo {number}, round {wrong}: {cells[wrong]!r} is neither 0 nor 1"
+            )
+        table.append([cell == "1" for cell in cells])
+    lengths = {len(row) for row in table}
+    if len(lengths) != 1 or 0 in lengths:
+        raise FileFormatError(f"{path}: rows have {sorted(lengths)} rounds; give every silo the same number")
+    present = np.array(table, dtype=bool)
+    for what, found, wanted in (("silos", present.shape[0], silos), ("rounds", present.shape[1], rounds)):
+        if wanted is not None and found != wanted:
+            key = "data.silos" if what == "silos" else "training.rounds"
+            raise FileFormatError(f"{path}: has {found} {what}, but {key} is {wanted}; change one of them")
+    return Absence(present)

@@ -1,0 +1,360 @@
+"""The command line: `feddig run`, `compare`, `digest make|show`, `encoder make`.
+
+What a person reads while waiting goes to standard error; results go to standard output. Mistakes are
+one line and exit code 2. torch is imported only when a command really runs.
+"""
+
+import json
+import logging
+import sys
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from feddig._version import __version__
+from feddig.errors import FedDigError
+
+if TYPE_CHECKING:
+    from feddig.experiment import Experiment
+
+BAD_INPUT, INTERRUPTED = 2, 130
+
+app = typer.Typer(
+    name="feddig",
+    help="Federated learning that remembers silos after they leave.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+digest_app = typer.Typer(no_args_is_help=True, help="Make a silo's digest, or show what is in one.")
+encoder_app = typer.Typer(no_args_is_help=True, help="Make the public encoder.")
+app.add_typer(digest_app, name="digest")
+app.add_typer(encoder_app, name="encoder")
+
+
+class LogLevel(StrEnum):
+    """How much the log says."""
+
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+ExperimentFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="[FILE.toml]", help="The experiment; without one, the demo's setting."),
+]
+Overrides = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="SECTION.KEY=VALUE", help="Change a key of the experiment; may be repeated."
+    ),
+]
+Device = Annotated[
+    str, typer.Option(help="auto, cpu, cuda or cuda:N (one device; several GPUs are not used).")
+]
+DataDir = Annotated[
+    Path | None,
+    typer.Option(envvar="FEDDIG_DATA", help="Folder that relative data paths are looked up in."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only results and errors.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
+Level = Annotated[LogLevel, typer.Option(help="What of the log is shown on standard error.")]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command; turn mistakes into one line and exit code 2."""
+    try:
+        app(args=arguments, prog_name="feddig")
+    except FedDigError as error:
+        _say_error(str(error))
+        sys.exit(BAD_INPUT)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        _say_error(f"{place}{error.strerror or error}")
+        sys.exit(BAD_INPUT)
+    except KeyboardInterrupt:
+        _say_error("interrupted")
+        sys.exit(INTERRUPTED)
+
+
+def _say_error(text: str) -> None:
+    print(f"feddig: error: {' '.join(text.split())}", file=sys.stderr)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"feddig {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command("run")
+def run_command(
+    file: ExperimentFile = None,
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(help="New results folder; without it, one under results/.")
+    ] = None,
+    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this results folder.")] = None,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    log_level: Level = LogLevel.warning,
+) -> None:
+    """Run one experiment."""
+    _show_log(log_level)
+    from feddig.progress import choose_progress
+    from feddig.run import resume as resume_run
+    from feddig.run import run
+
+    progress = choose_progress(Console(stderr=True), quiet=quiet)
+    if resume is not None:
+        if file is not None or overrides or out is not None:
+            raise FedDigError(
+                "--resume takes neither a file nor --set nor --out: the folder has its own experiment.toml"
+            )
+        folder = resume
+        with _hint_at_resume(folder):
+            summary = resume_run(folder, device=device, progress=progress)
+    else:
+        experiment = _experiment(file, overrides, data_dir)
+        folder = out or _fresh_folder(experiment)
+        with _hint_at_resume(folder):
+            summary = run(experiment, folder, device=device, progress=progress)
+    if as_json:
+        print(json.dumps({"path": str(folder), **summary}, indent=2))
+        return
+    _print_summary(summary, quiet=quiet)
+    print(folder)
+
+
+@app.command("compare")
+def compare_command(
+    file: ExperimentFile = None,
+    overrides: Overrides = None,
+    algorithms: Annotated[str, typer.Option(help="Names, with commas between.")] = "fedavg,frozen,feddig",
+    scenarios: Annotated[str, typer.Option(help="Names, with commas between.")] = "sequential",
+    seeds: Annotated[str, typer.Option(help="Numbers, with commas between.")] = "0",
+    out: Annotated[Path, typer.Option(help="Folder of the comparison; finished runs in it are kept.")] = Path(
+        "results/compare"
+    ),
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    log_level: Level = LogLevel.warning,
+) -> None:
+    """Run a grid of algorithms, scenarios and seeds, and tabulate it."""
+    _show_log(log_level)
+    from feddig.absence import SCENARIOS
+    from feddig.comparison import grid, run_grid
+    from feddig.progress import choose_progress
+    from feddig.recipe import read_recipe
+    from feddig.report.comparison import write_comparison
+    from feddig.report.table import as_rich
+
+    names = _listed("--algorithms", algorithms)
+    for name in names:
+        read_recipe(name)
+    places = _listed("--scenarios", scenarios, SCENARIOS)
+    numbers = [_whole_number("--seeds", text) for text in _listed("--seeds", seeds)]
+    cells = grid(_experiment(file, overrides, data_dir), names, places, numbers, out)
+    console = Console(stderr=True)
+    with _hint_at_rerun(out):
+        outcomes = run_grid(cells, device=device, progress=lambda: choose_progress(console, quiet=quiet))
+    summaries = [
+        (each.cell.experiment.algorithm.name, each.cell.experiment.absence.scenario, each.summary)
+        for each in outcomes
+    ]
+    lines, pictures = write_comparison(out, summaries, [each.cell.path for each in outcomes if each.summary])
+    if as_json:
+        rows = [{"algorithm": a, "scenario": s, "summary": summary} for a, s, summary in summaries]
+        print(json.dumps({"path": str(out), "runs": rows}, indent=2))
+    else:
+        Console().print(as_rich(lines, str(out)))
+        print("\n".join(f"picture  {picture}" for picture in pictures))
+        print(f"results  {out}")
+    failures = [f"{each.cell.path}: {each.failure}" for each in outcomes if each.summary is None]
+    if failures:
+        raise FedDigError(f"{len(failures)} of {len(outcomes)} runs failed; the first: {failures[0]}")
+
+
+@digest_app.command("make")
+def digest_make(
+    file: ExperimentFile = None,
+    overrides: Overrides = None,
+    silo: Annotated[
+        int, typer.Option(min=0, help="Which silo: its share of the data, and the number it bears.")
+    ] = 0,
+    all_data: Annotated[
+        bool,
+        typer.Option("--all-data", help="The data set is this silo's own: digest all its training images."),
+    ] = False,
+    classes: Annotated[
+        int,
+        typer.Option(min=0, help="Number of classes in the federation, if this data does not show them all."),
+    ] = 0,
+    out: Annotated[Path, typer.Option(help="Digest file to write.")] = Path("digest.safetensors"),
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    log_level: Level = LogLevel.warning,
+) -> None:
+    """Make the digest that a silo sends once, with noise from the system's entropy (unless set to seeded)."""
+    _show_log(log_level)
+    from feddig.digest import write_digest
+    from feddig.digest_making import digest_of_silo
+
+    experiment = _experiment(file, overrides, data_dir, {"privacy.random": "system"})
+    if out.exists():
+        raise FedDigError(
+            f"{out}: exists already; a second digest of the same data reveals more, so it is not replaced"
+        )
+    digest = digest_of_silo(experiment, silo, all_data=all_data, classes=classes)
+    write_digest(out, digest)
+    _print_digest(out, as_json=as_json)
+
+
+@digest_app.command("show")
+def digest_show(
+    file: Annotated[Path, typer.Argument(help="Digest file.")],
+    as_json: Json = False,
+) -> None:
+    """Show what is in a digest, and what it promises."""
+    _print_digest(file, as_json=as_json)
+
+
+@encoder_app.command("make")
+def encoder_make(
+    out: Annotated[Path, typer.Option(help="Encoder file to write.")] = Path("encoder.safetensors"),
+    channels: Annotated[int, typer.Option(min=1, help="1 for grey images, 3 for colour.")] = 1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the generated images and the weights.")] = 0,
+    steps: Annotated[int, typer.Option(min=0, help="Training steps; 0: as the shipped ones had.")] = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train the encoder P_R on generated images: no real image is used."""
+    from feddig.models.encoder import encoder_hash, save_encoder
+    from feddig.models.encoder_making import SHIPPED_RECIPE, STEPS, make_encoder
+
+    def report(step: int, error: float) -> None:
+        if not quiet and (step + 1) % 100 == 0:
+            print(f"step {step + 1}  reconstruction error {error:.5f}", file=sys.stderr)
+
+    if out.exists():
+        raise FedDigError(f"{out}: exists already; choose another --out")
+    steps = steps or STEPS
+    encoder = make_encoder(channels, seed, steps, report=report)
+    save_encoder(out, encoder, {"recipe": SHIPPED_RECIPE.name, "seed": str(seed), "steps": str(steps)})
+    if as_json:
+        print(
+            json.dumps({"path": str(out), "hash": encoder_hash(encoder), "channels": channels, "seed": seed})
+        )
+    else:
+        print(f"{out}  {encoder_hash(encoder)}")
+
+
+def _experiment(
+    file: Path | None,
+    overrides: list[str] | None,
+    data_dir: Path | None,
+    defaults: dict[str, Any] | None = None,
+) -> "Experiment":
+    from feddig.experiment_file import demo_experiment, read_experiment
+
+    read = (
+        read_experiment(file, overrides or [], defaults)
+        if file
+        else demo_experiment(overrides or [], defaults)
+    )
+    return read.resolved(data_dir or Path())
+
+
+def _fresh_folder(experiment: "Experiment") -> Path:
+    name = f"{experiment.algorithm.name}-{experiment.absence.scenario}-seed-{experiment.seed}"
+    names = (Path("results", name if number == 1 else f"{name}-{number}") for number in range(1, 10_000))
+    return next(path for path in names if not path.exists())
+
+
+def _listed(option: str, text: str, known: Sequence[str] = ()) -> list[str]:
+    from feddig.errors import nearest
+
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise FedDigError(f"{option}: names nothing")
+    for name in names:
+        if known and name not in known:
+            raise FedDigError(f"{option}: {name!r} is not known; {nearest(name, known)}")
+    return list(dict.fromkeys(names))
+
+
+def _whole_number(option: str, text: str) -> int:
+    if not text.isdecimal():
+        raise FedDigError(f"{option}: {text!r} is not a whole number")
+    return int(text)
+
+
+def _show_log(level: LogLevel) -> None:
+    log = logging.getLogger("feddig")
+    log.handlers.clear()
+    handler = logging.StreamHandler()
+    handler.setLevel(level.upper())
+    handler.setFormatter(logging.Formatter("feddig: %(levelname)s: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(min(logging.INFO, logging.getLevelName(level.upper())))
+
+
+class _hint_at_resume:  # noqa: N801 - reads as a statement
+    """Tell how to go on when a run is interrupted by hand."""
+
+    def __init__(self, folder: Path) -> None:
+        self._hint = f"continue with: feddig run --resume {folder}"
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is KeyboardInterrupt:
+            print(f"\n{self._hint}", file=sys.stderr)
+
+
+class _hint_at_rerun(_hint_at_resume):  # noqa: N801
+    """The same for a comparison."""
+
+    def __init__(self, folder: Path) -> None:
+        self._hint = f"finished runs are kept: give the same command again to continue in {folder}"
+
+
+def _print_summary(summary: dict[str, Any], *, quiet: bool) -> None:
+    if quiet:
+        return
+    for name, value in summary["accuracy"].items():
+        if value is not None:
+            print(f"{name.replace('_', ' '):<14} {value:5.1f} %")
+    if summary["privacy"]:
+        print(f"{'privacy':<14} {summary['privacy']}")
+
+
+def _print_digest(path: Path, *, as_json: bool) -> None:
+    from feddig.digest_making import describe_digest
+
+    facts = describe_digest(path)
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    for name, value in facts.items():
+        print(f"{name.replace('_', ' '):<20} {value}")

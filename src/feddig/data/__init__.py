@@ -1,0 +1,14 @@
+"""Data sets, and how their training samples are dealt out to the silos."""
+
+from feddig.data.datasets import Dataset, Images, dataset_from_arrays, load_dataset
+from feddig.data.partition import Partition, Share, draw_partition
+
+__all__ = [
+    "Dataset",
+    "Images",
+    "Partition",
+    "Share",
+    "dataset_from_arrays",
+    "draw_partition",
+    "load_dataset",
+]

@@ -1,0 +1,109 @@
+"""IDX files, the format of MNIST and of the sets that follow it.
+
+A file is two zero bytes, one byte for the type of its values, one for the number of dimensions, each
+dimension as four bytes (big end first), and then the values.
+"""
+
+import gzip
+import math
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from feddig.data.checks import assemble, check_images
+from feddig.data.images import Dataset, Images
+from feddig.errors import DataError, SettingError
+
+_UNSIGNED_BYTE = 0x08
+_LONGEST_HEADER = 4 + 4 * 4
+_AGAIN = "fetch the file again from its publisher"
+
+
+def load_idx(folder: Path) -> Dataset:
+    """Load a data set from a folder with the four IDX files, gzipped or not."""
+    if not folder.is_dir():
+        raise SettingError(f"data.path: {folder} is not a folder; give the one that holds the four IDX files")
+    return assemble("idx", _read_part(folder, "train"), _read_part(folder, "t10k"), source=str(folder))
+
+
+def read_idx(path: Path, *, dimensions: tuple[int, ...]) -> np.ndarray:
+    """Read one file that must have one of these numbers of dimensions.
+
+    A file that is not gzipped is memory-mapped, not read.
+    """
+    if path.suffix == ".gz":
+        content = _unzip(path)
+        start, shape = _read_header(path, content[:_LONGEST_HEADER], len(content), dimensions)
+        return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+    try:
+        with path.open("rb") as stream:
+            head = stream.read(_LONGEST_HEADER)
+        start, shape = _read_header(path, head, path.stat().st_size, dimensions)
+        if 0 in shape:
+            return np.zeros(shape, np.uint8)  # nothing cannot be mapped
+        return np.memmap(path, np.uint8, mode="r", offset=start, shape=shape)
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}); check the file and its permissions"
+        ) from None
+
+
+def _read_part(folder: Path, prefix: str) -> Images:
+    images, labels = _find(folder, f"{prefix}-images", "idx3"), _find(folder, f"{prefix}-labels", "idx1")
+    return check_images(
+        read_idx(images, dimensions=(3, 4)),
+        read_idx(labels, dimensions=(1,)),
+        pixels_at=str(images),
+        labels_at=str(labels),
+    )
+
+
+def _find(folder: Path, stem: str, kind: str) -> Path:
+    for name in (f"{stem}-{kind}-ubyte", f"{stem}.{kind}-ubyte"):
+        for path in (folder / name, folder / f"{name}.gz"):
+            if path.is_file():
+                return path
+    raise DataError(
+        f"{folder}: no file {stem}-{kind}-ubyte, gzipped or not; "
+        "add it, or set data.path to the folder that has it"
+    )
+
+
+def _unzip(path: Path) -> bytes:
+    try:
+        with gzip.open(path) as stream:
+            return stream.read()
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{path}: expected a whole gzip file, found a damaged one ({error}); {_AGAIN}"
+        ) from None
+
+
+def _read_header(
+    path: Path, head: bytes, size: int, dimensions: tuple[int, ...]
+) -> tuple[int, tuple[int, ...]]:
+    """Find where the values start and what shape they have, and that the file is as long as that takes."""
+    if len(head) < 4 or head[:2] != b"\x00\x00":
+        found = head[:4].hex() or "nothing"
+        raise DataError(f"{path}: not an IDX file: expected it to start with 0000, found {found}; {_AGAIN}")
+    if head[2] != _UNSIGNED_BYTE:
+        raise DataError(
+            f"{path}: expected values of type 0x08 (unsigned bytes), found 0x{head[2]:02x}; "
+            "store it as unsigned bytes"
+        )
+    if head[3] not in dimensions:
+        expected = " or ".join(str(number) for number in dimensions)
+        raise DataError(
+            f"{path}: expected {expected} dimensions, found {head[3]}; "
+            "check that images and labels are not swapped"
+        )
+    start = 4 + 4 * head[3]
+    if len(head) < start:
+        raise DataError(f"{path}: truncated: expected a header of {start} bytes, found {len(head)}; {_AGAIN}")
+    shape = tuple(int(length) for length in np.frombuffer(head[4:start], dtype=">u4"))
+    expected_size = start + math.prod(shape)
+    if size != expected_size:
+        fault = "truncated" if size < expected_size else "too long"
+        raise DataError(f"{path}: {fault}: expected {expected_size:,} bytes, found {size:,}; {_AGAIN}")
+    return start, shape

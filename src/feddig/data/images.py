@@ -1,0 +1,32 @@
+"""What a data set is, wherever it came from."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Images with their labels.
+
+    `pixels` is [n, channels, height, width], uint8 or float32 from 0 to 1; `labels` is int64 [n]. The pixels
+    may lie in a memory-mapped file: treat them as read-only, and index them with an array of positions to
+    get an ordinary array in memory.
+    """
+
+    pixels: np.ndarray
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test images of one task, with the number and the names of its classes."""
+
+    name: str
+    train: Images
+    test: Images
+    classes: int
+    class_names: tuple[str, ...]

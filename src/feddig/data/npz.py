@@ -1,0 +1,104 @@
+"""One NumPy archive with the arrays x_train, y_train, x_test and y_test."""
+
+import math
+import struct
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from feddig.data.checks import assemble, check_images
+from feddig.data.images import Dataset, Images
+from feddig.errors import DataError, SettingError
+
+_FIXED_HEADER = 30  # bytes of a zip member's local header before its name
+
+
+def load_npz(path: Path) -> Dataset:
+    """Load a data set from a file that np.savez or np.savez_compressed wrote.
+
+    Arrays that are stored uncompressed are memory-mapped, not read.
+    """
+    if not path.is_file():
+        raise SettingError(
+            f"data.path: {path} is not a file; give the .npz file with x_train, y_train and so on"
+        )
+    with _opened(path) as archive:
+        train, test = _read_part(archive, path, "train"), _read_part(archive, path, "test")
+    return assemble("npz", train, test, source=str(path))
+
+
+def _opened(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, struct.error, OSError, ValueError, NotImplementedError) as error:
+        raise DataError(f"{path}: not a whole .npz file ({error}); save or copy it again") from None
+
+
+def _read_part(archive: zipfile.ZipFile, path: Path, part: str) -> Images:
+    return check_images(
+        _read_member(archive, path, f"x_{part}"),
+        _read_member(archive, path, f"y_{part}"),
+        pixels_at=f"{path}: x_{part}",
+        labels_at=f"{path}: y_{part}",
+    )
+
+
+def _read_member(archive: zipfile.ZipFile, path: Path, name: str) -> np.ndarray:
+    place = f"{path}: {name}"
+    try:
+        member = archive.getinfo(f"{name}.npy")
+    except KeyError:
+        found = ", ".join(sorted(entry.removesuffix(".npy") for entry in archive.namelist())) or "nothing"
+        raise DataError(
+            f"{place}: no such array, only {found}; save x_train, y_train, x_test and y_test"
+        ) from None
+    try:
+        _check_sum(archive, member)
+        with archive.open(member) as stream:
+            shape, fortran, dtype = _read_header(stream)
+            values_start = stream.tell()
+            if dtype.hasobject:
+                raise DataError(
+                    f"{place}: holds Python objects, which are never read; save an array of numbers"
+                )
+            if member.file_size - values_start != math.prod(shape) * dtype.itemsize:
+                raise DataError(
+                    f"{place}: its length does not fit its shape {list(shape)}; save the file again"
+                )
+            if member.compress_type != zipfile.ZIP_STORED or 0 in shape:
+                stream.seek(0)
+                array: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
+                return array
+        offset = _data_offset(path, member) + values_start
+        return np.memmap(path, dtype, mode="r", offset=offset, shape=shape, order="F" if fortran else "C")
+    except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as error:
+        raise DataError(f"{place}: damaged ({type(error).__name__}); save or copy the file again") from None
+
+
+def _check_sum(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """Read a member to its end, which compares its checksum: mapping it would not notice damage."""
+    with archive.open(member) as stream:
+        while stream.read(2**20):
+            pass
+
+
+def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
+    """Read the shape, the order (True: columns first) and the type that stand before an array's values."""
+    version = np.lib.format.read_magic(stream)
+    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+    return read(stream)
+
+
+def _data_offset(path: Path, member: zipfile.ZipInfo) -> int:
+    """Find where a member's bytes start in the file.
+
+    Only the member's local header says how much stands before them; the archive's directory may differ.
+    """
+    with path.open("rb") as stream:
+        stream.seek(member.header_offset)
+        head = stream.read(_FIXED_HEADER)
+    name_length, extra_length = (int(length) for length in np.frombuffer(head, dtype="<u2", offset=26))
+    return member.header_offset + _FIXED_HEADER + name_length + extra_length

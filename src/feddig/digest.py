@@ -1,0 +1,203 @@
+"""A silo's data digest: encode, mix, perturb; and the file that carries it.
+
+Each sample is used at most once. Neither the samples, nor which of them were mixed, nor the seed of
+the noise is in the digest.
+"""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from feddig.errors import DataError, FileFormatError
+from feddig.files import content_hash, read_tensors, write_tensors
+from feddig.privacy.mechanism import add_noise
+from feddig.seeds import Uniforms, seeded_uniforms, system_uniforms
+from feddig.settings import DigestSettings, PrivacySettings
+
+log = logging.getLogger("feddig")
+
+LABEL_TOLERANCE = 1e-4
+LARGEST_HEADER = 1 << 20
+
+
+@dataclass(frozen=True)
+class Digest:
+    """The digest D = (D_R, D_y) of one silo."""
+
+    silo: int
+    features: Tensor
+    """D_R, [digests, *feature shape], float32: mixed and noised."""
+    labels: Tensor
+    """D_y, [digests, classes], float32: each row sums to 1."""
+    facts: Mapping[str, str | int | float | list[float]] = field(default_factory=dict)
+    """How it was made: samples_per_digest, mixing, weights, mechanism, epsilon, scale_size, random, encoder."""
+
+    def __len__(self) -> int:
+        return int(self.features.shape[0])
+
+    @property
+    def samples(self) -> int:
+        """How many samples went into it."""
+        return len(self) * int(self.facts["samples_per_digest"])  # type: ignore[arg-type]
+
+    @property
+    def hash(self) -> str:
+        """Name this digest by its content."""
+        return content_hash(
+            json.dumps({"silo": self.silo, **self.facts}, sort_keys=True).encode(),
+            _bytes(self.features),
+            _bytes(self.labels),
+        )
+
+    @property
+    def size(self) -> int:
+        """Bytes that a silo sends once."""
+        return (self.features.numel() + self.labels.numel()) * 4
+
+    def to(self, device: torch.device) -> "Digest":
+        """Move the tensors to a device."""
+        return replace(self, features=self.features.to(device), labels=self.labels.to(device))
+
+
+def mix_groups(labels: Tensor, samples_per_digest: int, mixing: str, uniforms: Uniforms) -> Tensor:
+    """Choose which samples are mixed with which: [digests, SpD] indices, none of them twice."""
+    shuffled = torch.from_numpy(np.argsort(uniforms(len(labels)), kind="stable"))
+    rows = [shuffled]
+    if mixing == "within-class":
+        rows = [shuffled[labels[shuffled] == label] for label in torch.unique(labels)]
+    whole = [row[: len(row) - len(row) % samples_per_digest].view(-1, samples_per_digest) for row in rows]
+    return torch.cat(whole)
+
+
+def make_digest(
+    silo: int,
+    features: Tensor,
+    labels: Tensor,
+    classes: int,
+    *,
+    settings: DigestSettings,
+    privacy: PrivacySettings,
+    encoder: str,
+) -> Digest:
+    """Make a silo's digest from its encoded training samples r and their labels; `encoder` is P_R's hash."""
+    spd = settings.samples_per_digest
+    features, labels = features.float().cpu(), labels.cpu()
+    if len(labels) and not bool(torch.isfinite(features).all()):
+        raise DataError(
+            f"silo {silo}: the encoder gives values that are not finite numbers; check its images"
+        )
+    groups = mix_groups(labels, spd, settings.mixing, _uniforms("mixing", silo, settings, privacy))
+    if not len(groups):
+        within = " of one class" if settings.mixing == "within-class" else ""
+        raise DataError(
+            f"silo {silo}: no {spd} training samples{within} to mix among its {len(labels)}; "
+            "lower digest.samples_per_digest or raise data.min_samples"
+        )
+    weights = torch.tensor(settings.weights or [1 / spd] * spd)
+    mixed = torch.einsum("k,nk...->n...", weights, features[groups])
+    one_hot = torch.nn.functional.one_hot(labels[groups], classes).float()
+    soft_labels = torch.einsum("k,nkc->nc", weights, one_hot)
+    perturbed = add_noise(
+        mixed,
+        mechanism=privacy.mechanism,
+        largest=float(features.max()),
+        epsilon=privacy.epsilon,
+        scale_size=privacy.scale_size,
+        uniforms=_uniforms("noise", silo, settings, privacy),
+    )
+    # the scale gives tau away, which is the silo's own business: it goes to the log and not into the digest
+    log.info("silo %d: noise scale %.6g on its digest", silo, perturbed.scale)
+    facts: dict[str, str | int | float | list[float]] = {
+        "samples_per_digest": spd,
+        "mixing": settings.mixing,
+        "weights": list(settings.weights or [1 / spd] * spd),
+        "left_out": len(labels) - groups.numel(),
+        "mechanism": privacy.mechanism,
+        "epsilon": privacy.epsilon,
+        "scale_size": privacy.scale_size,
+        "random": privacy.random,
+        "encoder": encoder,
+    }
+    return Digest(silo, perturbed.features, soft_labels, facts)
+
+
+def _uniforms(purpose: str, silo: int, settings: DigestSettings, privacy: PrivacySettings) -> Uniforms:
+    """Open the source of mixing or noise: a seed in a simulation, the system's entropy otherwise."""
+    if privacy.random == "system":
+        return system_uniforms
+    return seeded_uniforms(settings.seed or 0, purpose, silo)
+
+
+def write_digest(path: Path, digest: Digest) -> None:
+    """Write a digest file, atomically."""
+    facts = {"silo": str(digest.silo), "facts": json.dumps(digest.facts, sort_keys=True), "hash": digest.hash}
+    tensors = {"features": digest.features.cpu().numpy(), "labels": digest.labels.cpu().numpy()}
+    write_tensors(path, "digest", tensors, facts)
+
+
+def read_digest(path: Path) -> Digest:
+    """Read a digest file and refuse anything that is not a sound digest."""
+    _check_header(path)
+    tensors, head = read_tensors(path, "digest")
+    if set(tensors) != {"features", "labels"}:
+        raise FileFormatError(
+            f"{path}: holds {sorted(tensors)}, not features and labels; make the digest again"
+        )
+    for name, array in tensors.items():
+        if array.dtype != np.float32:
+            raise FileFormatError(f"{path}: {name} is {array.dtype}, not float32; make the digest again")
+    try:
+        digest = Digest(
+            int(head["silo"]),
+            torch.from_numpy(tensors["features"]),
+            torch.from_numpy(tensors["labels"]),
+            json.loads(head["facts"]),
+        )
+        expected = digest.hash
+        int(digest.facts["samples_per_digest"])  # type: ignore[arg-type]
+    except (KeyError, ValueError, TypeError) as error:
+        raise FileFormatError(f"{path}: its header lacks or garbles {error}; make the digest again") from None
+    check_digest(digest, str(path))
+    if head.get("hash") != expected:
+        raise FileFormatError(
+            f"{path}: its content does not match its hash; it was damaged or altered, fetch it again"
+        )
+    return digest
+
+
+def check_digest(digest: Digest, source: str) -> None:
+    """Check what any receiver must check: shapes, finite numbers, labels that are shares."""
+    features, labels = digest.features, digest.labels
+    if labels.ndim != 2 or features.ndim < 2 or len(features) != len(labels) or not len(features):
+        raise FileFormatError(
+            f"{source}: features {tuple(features.shape)} and labels {tuple(labels.shape)} do not fit together"
+        )
+    for name, tensor in (("features", features), ("labels", labels)):
+        if not bool(torch.isfinite(tensor).all()):
+            raise FileFormatError(f"{source}: {name} hold NaN or infinity; make the digest again")
+    if bool((labels < 0).any()) or bool(((labels.sum(1) - 1).abs() > LABEL_TOLERANCE).any()):
+        row = int(((labels.sum(1) - 1).abs() + (labels < 0).any(1)).argmax())
+        raise FileFormatError(
+            f"{source}: label row {row} is not a set of shares that sum to 1; make the digest again"
+        )
+
+
+def _check_header(path: Path) -> None:
+    """Refuse an oversize header before anything parses it."""
+    try:
+        with path.open("rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+    except OSError as error:
+        raise FileFormatError(f"{path}: cannot be read ({error.strerror})") from None
+    if length > LARGEST_HEADER:
+        raise FileFormatError(f"{path}: its header claims {length:,} bytes; this is no digest file")
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return str(tuple(tensor.shape)).encode() + tensor.detach().cpu().contiguous().numpy().tobytes()

@@ -1,0 +1,86 @@
+"""Digests outside a run: a silo makes its own, and anybody shows what is in one."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from feddig.digest import Digest, make_digest, read_digest
+from feddig.errors import SettingError
+from feddig.experiment import Experiment
+from feddig.layout import lay_out, load_data
+from feddig.models.encoder import encoder_hash, load_encoder
+from feddig.privacy.mechanism import guarantee
+from feddig.samples import RawSamples, padded_shape
+
+
+def digest_of_silo(experiment: Experiment, silo: int, *, all_data: bool = False, classes: int = 0) -> Digest:
+    """Make the digest of a silo's share of the experiment's data, or of all of it as the silo's own."""
+    experiment = experiment.resolved()
+    if all_data:
+        dataset = load_data(experiment)
+        rows = np.arange(len(dataset.train))
+    else:
+        layout = lay_out(experiment)
+        dataset, shares = layout.dataset, layout.partition.shares
+        if silo >= len(shares):
+            raise SettingError(
+                f"--silo: {silo} asked for, but data.silos is {len(shares)}; they count from 0"
+            )
+        rows = shares[silo].train
+    if classes and classes < dataset.classes:
+        raise SettingError(f"--classes: {classes} given, but the data has labels up to {dataset.classes - 1}")
+    encoder = load_encoder(experiment.digest.encoder, padded_shape(dataset.train)[0])
+    samples = RawSamples(dataset.train, rows, encoder, torch.device("cpu"))
+    assert samples.features is not None
+    return make_digest(
+        silo,
+        samples.features,
+        samples.labels,
+        classes or dataset.classes,
+        settings=experiment.digest,
+        privacy=experiment.privacy,
+        encoder=encoder_hash(encoder),
+    )
+
+
+def describe_digest(path: Path) -> dict[str, Any]:
+    """Read a digest file and tell what it holds and what it promises."""
+    digest = read_digest(path)
+    facts = dict(digest.facts)
+    weights = facts["weights"]
+    assert isinstance(weights, list)
+    shape = tuple(digest.features.shape[1:])
+    source = {
+        "system": "the system's entropy",
+        "seeded": "a seed: whoever knows it can remove the noise; for simulation only",
+    }
+    return {
+        "silo": digest.silo,
+        "digests": len(digest),
+        "samples_mixed": digest.samples,
+        "samples_left_out": facts["left_out"],
+        "feature_shape": list(shape),
+        "feature_range": [round(float(edge), 4) for edge in (digest.features.min(), digest.features.max())],
+        "classes": int(digest.labels.shape[1]),
+        "samples_per_class": [
+            round(float(mass) * float(digest.samples) / len(digest)) for mass in digest.labels.sum(0)
+        ],
+        "bytes": digest.size,
+        **{
+            key: facts[key]
+            for key in ("samples_per_digest", "mixing", "weights", "mechanism", "epsilon", "scale_size")
+        },
+        "random": source.get(str(facts["random"]), facts["random"]),
+        "promise": guarantee(
+            str(facts["mechanism"]),
+            elements=math.prod(shape),
+            scale_size=int(float(str(facts["scale_size"]))),
+            epsilon=float(str(facts["epsilon"])),
+            heaviest=max(weights),
+        ),
+        "encoder": facts["encoder"],
+        "hash": digest.hash,
+    }

@@ -1,0 +1,31 @@
+"""The errors that a user can cause, and can mend."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class FedDigError(Exception):
+    """Something the user can put right; its text is one line that names the place and the remedy."""
+
+
+class SettingError(FedDigError):
+    """A key or value of an experiment that cannot be used."""
+
+
+class DataError(FedDigError):
+    """A data set, image file or partition that cannot be used."""
+
+
+class FileFormatError(FedDigError):
+    """A file of ours (digest, encoder, checkpoint, results) that is damaged or of another version."""
+
+
+class DivergenceError(FedDigError):
+    """Training produced weights or losses that are not finite numbers."""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Spell out the right words for a wrong one: the nearest if there is one, else all of them."""
+    choices = sorted(known)
+    close = difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else "choose from " + ", ".join(choices)

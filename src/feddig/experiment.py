@@ -1,0 +1,82 @@
+"""One experiment: everything that decides a run's numbers, a section of the TOML file each."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from feddig.algorithms import BASES, Algorithm
+from feddig.recipe import Recipe, read_recipe
+from feddig.settings import (
+    AbsenceSettings,
+    AlgorithmSettings,
+    DataSettings,
+    DigestSettings,
+    LoggingSettings,
+    ModelSettings,
+    ModeratorSettings,
+    PrivacySettings,
+    TrainingSettings,
+    setting,
+)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that decides a run's numbers, apart from the device."""
+
+    seed: int = setting(0, "the seed that all others derive from", least=0)
+    data: DataSettings = field(default_factory=DataSettings)
+    absence: AbsenceSettings = field(default_factory=AbsenceSettings)
+    algorithm: AlgorithmSettings = field(default_factory=AlgorithmSettings)
+    digest: DigestSettings = field(default_factory=DigestSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    moderator: ModeratorSettings = field(default_factory=ModeratorSettings)
+    logging: LoggingSettings = field(default_factory=LoggingSettings)
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the algorithm's name stands for, less what [moderator] switches off."""
+        recipe = read_recipe(self.algorithm.name)
+        return replace(
+            recipe,
+            recall=recipe.recall and self.moderator.recall,
+            joint=recipe.joint and self.moderator.joint,
+        )
+
+    def base_algorithm(self) -> Algorithm:
+        """Build the base algorithm with its own settings."""
+        base = self.recipe.base
+        return BASES[base](**self.algorithm.bases.get(base, {}))
+
+    def resolved(self, data_dir: Path = Path()) -> "Experiment":
+        """Fill in the settings that follow from others, so that the saved file leaves nothing open.
+
+        Relative paths are taken from `data_dir`, the working folder unless told otherwise.
+        """
+        joint_lr = self.moderator.joint_lr or self.training.lr
+        order = self.absence.order
+        return replace(
+            self,
+            data=replace(
+                self.data, path=_absolute(self.data.path, data_dir), seed=_given(self.data.seed, self.seed)
+            ),
+            absence=replace(
+                self.absence,
+                order=order if order != "auto" else "index" if self.data.silos <= 4 else "random",
+                file=_absolute(self.absence.file, data_dir),
+                seed=_given(self.absence.seed, self.seed),
+            ),
+            digest=replace(self.digest, seed=_given(self.digest.seed, self.seed)),
+            moderator=replace(
+                self.moderator, joint_lr=joint_lr, guidance_lr=self.moderator.guidance_lr or joint_lr
+            ),
+        )
+
+
+def _given(value: int | None, otherwise: int) -> int:
+    return otherwise if value is None else value
+
+
+def _absolute(path: str | None, folder: Path) -> str | None:
+    return None if path is None else str((folder / Path(path).expanduser()).absolute())

@@ -1,0 +1,88 @@
+"""Writing files so that a crash leaves the old one or the new one, never half of either."""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from feddig.errors import FileFormatError
+
+FORMAT_VERSION = 1
+
+
+def write_atomically(path: Path, content: bytes | str) -> None:
+    """Put the content at path in one step that survives a kill or a power cut."""
+    data = content.encode() if isinstance(content, str) else content
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        # mkstemp makes files private; results are for colleagues too
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    if os.name == "posix":
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current
+
+
+def write_tensors(path: Path, kind: str, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
+    """Write a safetensors file that says what kind of FedDig file it is, and in which version."""
+    head = {"format": f"feddig-{kind}", "format_version": str(FORMAT_VERSION), **facts}
+    body = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    write_atomically(path, save(body, metadata=head))
+
+
+def read_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Read such a file back; refuse one that is damaged, of another kind or of another version."""
+    try:
+        with safe_open(path, framework="numpy") as opened:
+            facts = dict(opened.metadata() or {})
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except FileNotFoundError:
+        raise FileFormatError(f"{path}: no such file") from None
+    except (SafetensorError, OSError, ValueError) as error:
+        raise FileFormatError(
+            f"{path}: not a readable safetensors file ({error}); make or copy it again"
+        ) from None
+    if facts.get("format") != f"feddig-{kind}":
+        raise FileFormatError(f"{path}: not a FedDig {kind} file; give one that this program wrote")
+    check_version(path, facts.get("format_version"))
+    return tensors, facts
+
+
+def check_version(path: Path, found: object) -> None:
+    """Refuse a file of a format version that this program does not read."""
+    if str(found) != str(FORMAT_VERSION):
+        raise FileFormatError(
+            f"{path}: format_version {found}, but this FedDig reads {FORMAT_VERSION}; "
+            "use the release that wrote it or make the file again"
+        )
+
+
+def content_hash(*chunks: bytes) -> str:
+    """Hash bytes (SHA-256, hex), for naming content and noticing damage."""
+    state = hashlib.sha256()
+    for chunk in chunks:
+        state.update(len(chunk).to_bytes(8, "big"))
+        state.update(chunk)
+    return state.hexdigest()

@@ -1,0 +1,104 @@
+"""The classifier M: extractors F_R (image or guidance) and F_D (feature or digest), and a head C."""
+
+import itertools
+import math
+from collections.abc import Callable
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from feddig.errors import SettingError
+from feddig.models.guidance import import_network
+
+
+class Classifier(nn.Module):
+    """M(R, r): both extractors' outputs side by side, then the head; without F_D it is the plain M(R)."""
+
+    def __init__(self, raw: nn.Module, digest: nn.Module | None, head: nn.Module) -> None:
+        super().__init__()
+        self.raw = raw
+        self.digest = digest
+        self.head = head
+
+    def forward(self, images: Tensor, features: Tensor | None = None) -> Tensor:
+        """Give the logits of a batch of images (or guidance) and features (or digests)."""
+        latent = self.raw(images).flatten(1)
+        if self.digest is not None:
+            if features is None:
+                raise ValueError("a classifier with F_D needs features next to the images")
+            latent = torch.cat([latent, self.digest(features).flatten(1)], dim=1)
+        return cast(Tensor, self.head(latent))
+
+
+def convolutions(*channels: int) -> nn.Sequential:
+    """Stack 3x3 convolutions, each followed by ReLU and a 2x2 max-pool."""
+    layers: list[nn.Module] = []
+    for before, after in itertools.pairwise(channels):
+        layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*layers)
+
+
+def size_matched_raw(channels: int) -> nn.Module:
+    """F_R of the paper's size: 32x32 to 2048 numbers."""
+    return convolutions(channels, 64, 64, 128)
+
+
+def size_matched_digest(feature_shape: tuple[int, ...]) -> nn.Module:
+    """F_D of the paper's size: 8x8x4 to 128 numbers."""
+    if len(feature_shape) == 3 and min(feature_shape[1:]) >= 8:
+        return convolutions(feature_shape[0], 32, 128, 128)
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(feature_shape), 128), nn.ReLU())
+
+
+def small_raw(channels: int) -> nn.Module:
+    """F_R for two cores and a minute: the first layer strides, so that most work is at 16x16 and below."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 16, 3, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2), *convolutions(16, 32)
+    )
+
+
+def small_digest(feature_shape: tuple[int, ...]) -> nn.Module:
+    """F_D for the same."""
+    if len(feature_shape) == 3 and min(feature_shape[1:]) >= 4:
+        return convolutions(feature_shape[0], 16, 32)
+    return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(feature_shape), 64), nn.ReLU())
+
+
+SIZES: dict[str, tuple[Callable[[int], nn.Module], Callable[[tuple[int, ...]], nn.Module], int]] = {
+    "size-matched": (size_matched_raw, size_matched_digest, 512),
+    "small": (small_raw, small_digest, 64),
+}
+"""By name: how F_R and F_D are built, and the width of the head's hidden layer."""
+
+
+def build_classifier(
+    name: str,
+    image_shape: tuple[int, int, int],
+    classes: int,
+    feature_shape: tuple[int, ...] | None,
+    raw: nn.Module | None = None,
+) -> nn.Module:
+    """Build the classifier that a setting names; with a feature shape it has F_D, and `raw` replaces its F_R."""
+    if name not in SIZES:
+        return import_network(
+            name, "model.classifier", " or ".join(SIZES), image_shape, classes, feature_shape
+        )
+    build_raw, build_digest, hidden = SIZES[name]
+    raw = raw if raw is not None else build_raw(image_shape[0])
+    digest = build_digest(feature_shape) if feature_shape is not None else None
+    width = _width(raw, image_shape, "F_R") + (_width(digest, feature_shape or (), "F_D") if digest else 0)
+    head = nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+    return Classifier(raw, digest, head)
+
+
+def _width(extractor: nn.Module, shape: tuple[int, ...], symbol: str) -> int:
+    """Find by trial how many numbers an extractor gives for an input of this shape."""
+    try:
+        with torch.no_grad():
+            return int(extractor(torch.zeros(2, *shape)).flatten(1).shape[1])
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0]
+        raise SettingError(
+            f"model.classifier: {symbol} does not take inputs of shape {shape}: {reason}"
+        ) from None

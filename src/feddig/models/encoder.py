@@ -1,0 +1,138 @@
+"""The encoder that every silo uses to turn an image into a small feature (the paper's P_R).
+
+It is public and fixed: nobody trains it during a federation, and everybody must use the same one, which is
+why an encoder has a hash. The default encoders were trained on generated images only (encoder_making.py).
+"""
+
+import importlib
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from feddig.errors import FileFormatError, SettingError
+from feddig.files import content_hash, read_tensors, write_tensors
+
+SHIPPED = {1: "grey.safetensors", 3: "colour.safetensors"}
+SETTING = "digest.encoder"
+
+
+class ConvEncoder(nn.Module):
+    """Two small convolutions: a 32x32 image becomes a non-negative feature of 4x8x8 numbers."""
+
+    def __init__(self, channels: int = 1) -> None:
+        super().__init__()
+        self.channels = channels
+        self.edges = nn.Conv2d(channels, 16, kernel_size=3, padding=1)
+        self.summary = nn.Conv2d(16, 4, kernel_size=3, padding=1)
+        self.halve = nn.MaxPool2d(2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Encode images [batch, channels, height, width] in [0, 1]; both sides are multiples of 4."""
+        edges = self.halve(torch.relu(self.edges(images)))
+        return torch.relu(self.halve(self.summary(edges)))
+
+
+def load_encoder(spec: str, channels: int) -> nn.Module:
+    """Load the encoder that digest.encoder names: "default", a file, or "package.module:function"."""
+    if spec == "default":
+        encoder = _load_shipped(channels)
+    elif spec.endswith(".safetensors"):
+        encoder = _load_file(Path(spec), channels)
+    elif ":" in spec:
+        encoder = _call_maker(spec, channels)
+    else:
+        raise SettingError(
+            f'{SETTING}: {spec!r} names no encoder; give "default", a .safetensors file '
+            'or "package.module:function"'
+        )
+    return encoder.eval().requires_grad_(False)
+
+
+def save_encoder(path: Path, encoder: ConvEncoder, facts: Mapping[str, str]) -> None:
+    """Write the encoder with its number of channels and its hash; facts say how it was made."""
+    proof = {"channels": str(encoder.channels), "hash": encoder_hash(encoder)}
+    write_tensors(Path(path), "encoder", _arrays(encoder), {**facts, **proof})
+
+
+def encoder_hash(encoder: nn.Module) -> str:
+    """Hash everything that decides the features: the kind of network and all of its numbers."""
+    chunks = [type(encoder).__name__.encode()]
+    for name, array in sorted(_arrays(encoder).items()):
+        # little-endian always, so that the same encoder has the same hash on every machine
+        portable = array.astype(array.dtype.newbyteorder("<"))
+        chunks += [name.encode(), str(array.shape).encode(), array.dtype.name.encode(), portable.tobytes()]
+    return content_hash(*chunks)
+
+
+def feature_shape(encoder: nn.Module, image_shape: tuple[int, int, int]) -> tuple[int, ...]:
+    """Find the shape of a feature by encoding black images of this shape (channels, height, width)."""
+    images = torch.zeros(2, *image_shape)
+    try:
+        with torch.no_grad():
+            features = encoder(images)
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise SettingError(
+            f"{SETTING}: the encoder cannot encode an image of shape {image_shape} ({reason}); "
+            "choose one made for this data set"
+        ) from None
+    if not isinstance(features, Tensor) or not features.is_floating_point():
+        raise SettingError(f"{SETTING}: the encoder must return a tensor of floating-point numbers")
+    if features.dim() < 2 or len(features) != len(images):
+        raise SettingError(
+            f"{SETTING}: the encoder made a tensor of shape {tuple(features.shape)} from {len(images)} "
+            "images; its first dimension must be the batch, with at least one after it"
+        )
+    if not torch.isfinite(features).all():
+        raise SettingError(f"{SETTING}: the encoder makes values that are not finite; make or choose another")
+    return tuple(features.shape[1:])
+
+
+def _load_shipped(channels: int) -> nn.Module:
+    if channels not in SHIPPED:
+        raise SettingError(
+            f"{SETTING}: there is a default encoder for 1 or 3 channels, but the images have {channels}; "
+            'give a .safetensors file or "package.module:function"'
+        )
+    with resources.as_file(resources.files("feddig.encoders") / SHIPPED[channels]) as path:
+        return _load_file(path, channels)
+
+
+def _load_file(path: Path, channels: int) -> nn.Module:
+    if not path.is_file():
+        raise SettingError(f"{SETTING}: no file at {path}; make one with `feddig encoder make --out {path}`")
+    arrays, facts = read_tensors(path, "encoder")
+    if facts.get("channels") != str(channels):
+        raise SettingError(
+            f"{SETTING}: {path} is for images with {facts.get('channels')} channel(s), but these have "
+            f"{channels}; make one with `feddig encoder make --channels {channels}`"
+        )
+    encoder = ConvEncoder(channels)
+    try:
+        # copied, because torch refuses to share numpy's read-only memory without a warning
+        encoder.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
+    except RuntimeError:
+        raise FileFormatError(f"{path}: holds weights of another network; make the encoder again") from None
+    if facts.get("hash") != encoder_hash(encoder):
+        raise FileFormatError(f"{path}: the weights do not match their hash; make or copy the file again")
+    return encoder
+
+
+def _call_maker(spec: str, channels: int) -> nn.Module:
+    module_name, _, function_name = spec.partition(":")
+    try:
+        maker = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingError(f"{SETTING}: cannot import {spec!r} ({error}); check the spelling") from None
+    encoder = maker(channels)
+    if not isinstance(encoder, nn.Module):
+        raise SettingError(f"{SETTING}: {spec} returned {type(encoder).__name__}, not a torch.nn.Module")
+    return encoder
+
+
+def _arrays(encoder: nn.Module) -> dict[str, np.ndarray]:
+    return {name: value.detach().cpu().numpy() for name, value in encoder.state_dict().items()}

@@ -1,0 +1,1 @@
+"""Noise on digests, and (as it grows) what that noise is worth."""

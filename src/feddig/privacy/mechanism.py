@@ -1,0 +1,66 @@
+"""The noise that is added to mixed features, and an honest word on what it guarantees.
+
+`paper-laplace` is the paper's DP(epsilon) = Lap(0, tau / (S epsilon)), where tau is the largest feature
+value that the silo holds and S a constant. It is here to reproduce the paper. It is not differentially
+private for a record: tau depends on the data, the soft labels are released exactly, and the noise does
+not grow with the number of elements.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from feddig.seeds import Uniforms
+
+
+@dataclass(frozen=True)
+class Perturbed:
+    """Noised features, with the scale that was used."""
+
+    features: Tensor
+    scale: float
+
+
+def add_noise(
+    mixed: Tensor, *, mechanism: str, largest: float, epsilon: float, scale_size: int, uniforms: Uniforms
+) -> Perturbed:
+    """Add the mechanism's noise to mixed features; `largest` is tau."""
+    if mechanism == "none":
+        return Perturbed(mixed, 0.0)
+    if mechanism == "paper-laplace":
+        scale = laplace_scale(largest, epsilon, scale_size)
+        return Perturbed(mixed + laplace_noise(mixed.shape, scale, uniforms).to(mixed.device), scale)
+    raise ValueError(f"unknown mechanism {mechanism!r}")
+
+
+def laplace_scale(largest: float, epsilon: float, scale_size: int) -> float:
+    """Give the paper's noise scale tau / (S epsilon)."""
+    return largest / (scale_size * epsilon)
+
+
+def laplace_noise(shape: torch.Size, scale: float, uniforms: Uniforms) -> Tensor:
+    """Draw Laplace noise: an exponential size by the inverse of its distribution, and a fair sign."""
+    draws = uniforms(2 * math.prod(shape)).reshape(2, *shape)
+    noise = -scale * np.log1p(-draws[0]) * np.where(draws[1] < 0.5, -1.0, 1.0)
+    return torch.from_numpy(noise.astype(np.float32))
+
+
+def record_epsilon_if_public(elements: int, scale_size: int, epsilon: float, heaviest: float) -> float:
+    """Give ell S epsilon max_k w_k: what a record would be promised if tau were public and labels known."""
+    return elements * scale_size * epsilon * heaviest
+
+
+def guarantee(mechanism: str, *, elements: int, scale_size: int, epsilon: float, heaviest: float) -> str:
+    """Say in one sentence what the mechanism promises about a single record."""
+    if mechanism == "none":
+        return "no noise: record epsilon is infinite"
+    known = record_epsilon_if_public(elements, scale_size, epsilon, heaviest)
+    digits = 0 if known >= 100 else 2
+    return (
+        "record epsilon is infinite (tau depends on the data and labels are exact); "
+        f"if tau were public and labels known it would be {known:,.{digits}f}"
+        + ("" if math.isfinite(known) else " (overflow)")
+    )

@@ -1,0 +1,1 @@
+"""Reports: they read results folders, need no torch, and never train anything."""

@@ -1,0 +1,293 @@
+"""Run an experiment into a results folder, or go on with one that was cut off."""
+
+import json
+import logging
+import math
+import platform
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from feddig._version import __version__
+from feddig.data.datasets import Dataset
+from feddig.device import describe_device
+from feddig.digest import Digest
+from feddig.errors import FedDigError
+from feddig.evaluation import accuracy
+from feddig.experiment import Experiment
+from feddig.files import FORMAT_VERSION
+from feddig.privacy.mechanism import guarantee
+from feddig.progress import Progress, Silent
+from feddig.record import ResultsFolder
+from feddig.report.figures import draw_run
+from feddig.silo import Silo
+from feddig.simulation import Networks, Simulation, build_simulation
+from feddig.summary import accuracy_measures
+from feddig.training import RoundResult, run_rounds
+
+log = logging.getLogger("feddig")
+
+
+def run(
+    experiment: Experiment,
+    out: str | Path,
+    *,
+    device: str = "auto",
+    dataset: Dataset | None = None,
+    networks: Networks | None = None,
+    progress: Progress | None = None,
+    until: int | None = None,
+) -> dict[str, Any]:
+    """Run an experiment into the new folder `out` and give its summary.
+
+    `dataset` and `networks` replace what the experiment names; `until` stops after so many rounds, to be resumed.
+    """
+    simulation = build_simulation(experiment, device=device, dataset=dataset, networks=networks)
+    folder = ResultsFolder(Path(out))
+    folder.check_space(_space(simulation))
+    folder.claim()
+    folder.write_setting(simulation.experiment, simulation.partition.to_csv(), simulation.absence.to_csv())
+    return _go_on(simulation, folder, progress or Silent(), until)
+
+
+def resume(
+    out: str | Path,
+    *,
+    device: str = "auto",
+    dataset: Dataset | None = None,
+    networks: Networks | None = None,
+    progress: Progress | None = None,
+    until: int | None = None,
+) -> dict[str, Any]:
+    """Go on with the run in `out` from its last checkpoint; a finished one just gives its summary."""
+    folder = ResultsFolder(Path(out))
+    if folder.finished:
+        return folder.summary()
+    simulation = build_simulation(folder.experiment(), device=device, dataset=dataset, networks=networks)
+    folder.check_setting(simulation.partition.to_csv(), simulation.absence.to_csv())
+    return _go_on(simulation, folder, progress or Silent(), until)
+
+
+def _go_on(
+    simulation: Simulation, folder: ResultsFolder, progress: Progress, until: int | None
+) -> dict[str, Any]:
+    """Train from the checkpoint (or from the start) to the end, recording each round."""
+    with _log_file(folder):
+        done = _restore(simulation, folder)
+        _announce(simulation, done)
+        recipe, rounds = simulation.experiment.recipe, simulation.experiment.training.rounds
+        board = _tensorboard(simulation.experiment, folder)
+        last = min(until or rounds, rounds)
+        progress.start(simulation.experiment, done, last)
+        started = time.perf_counter()
+        steps = run_rounds(
+            simulation.moderator,
+            simulation.engine(_digest_keeper(simulation, folder)),
+            recipe,
+            range(done, last),
+            frozen_from=simulation.absence.first_leave(),
+        )
+        for result in steps:
+            row = _measure(simulation, result)
+            row["seconds"], started = time.perf_counter() - started, time.perf_counter()
+            folder.append_metrics(row)
+            folder.write_checkpoint(
+                result.round + 1, simulation.moderator.state(), simulation.moderator.digests
+            )
+            progress.round(row)
+            board(row)
+            log.debug("round %d: %s", result.round, json.dumps(row))
+        progress.stop()
+        if last < rounds:
+            return {}
+        summary = _summary(simulation, folder)
+        _finish(simulation, folder, summary)
+        return summary
+
+
+def _restore(simulation: Simulation, folder: ResultsFolder) -> int:
+    """Load the checkpoint if there is one, and give the number of rounds it has done."""
+    checkpoint = folder.read_checkpoint()
+    if checkpoint is None:
+        folder.rewind(0)
+        return 0
+    done, state, digests = checkpoint
+    folder.rewind(done)
+    simulation.moderator.restore(state)
+    simulation.moderator.hold(digests.values())
+    return done
+
+
+def _digest_keeper(simulation: Simulation, folder: ResultsFolder) -> Callable[[Silo], Digest]:
+    """Have a digest made only if it was not made before, and keep it."""
+
+    def digest_of(silo: Silo) -> Digest:
+        digest = folder.kept_digest(silo.index)
+        if digest is None:
+            digest = simulation.make_digest(silo)
+            folder.keep_digest(digest)
+        return digest
+
+    return digest_of
+
+
+def _announce(simulation: Simulation, done: int) -> None:
+    """Write into the log what the numbers below it are of."""
+    experiment, sizes = simulation.experiment, [len(share.train) for share in simulation.partition.shares]
+    log.info("FedDig %s, %s", __version__, describe_device(simulation.network.device))
+    log.info(
+        "%s, scenario %s, seed %d", experiment.algorithm.name, experiment.absence.scenario, experiment.seed
+    )
+    log.info(
+        "training samples per silo: %s (partition redrawn %d times)", sizes, simulation.partition.redraws
+    )
+    for settings in experiment.algorithm.bases.items():
+        log.info("algorithm.%s: %s", *settings)
+    for event in simulation.absence.events():
+        log.info(event)
+    if done:
+        log.info("resumed after %d rounds", done)
+
+
+def _measure(simulation: Simulation, result: RoundResult) -> dict[str, Any]:
+    """Measure the model after a round: everything a row of metrics.jsonl holds but the whole time."""
+    simulation.network.load(simulation.moderator.weights)
+    everybody = list(range(simulation.absence.silos))
+    centralised = simulation.experiment.recipe.centralised
+    return {
+        "round": result.round,
+        "test_accuracy": accuracy(simulation.network, simulation.test),
+        "present": everybody if centralised else simulation.absence.here(result.round),
+        "recalled": [reply.silo for reply in result.stand_ins],
+        "validation_accuracy": [accuracy(simulation.network, samples) for samples in simulation.validation],
+        "losses": {
+            "silos": {str(reply.silo): reply.loss for reply in result.replies},
+            "recall": {str(reply.silo): reply.loss for reply in result.stand_ins},
+            "joint": result.joint.loss if result.joint else None,
+        },
+        "parameter_norm": simulation.moderator.parameter_norm(),
+        "seconds": 0.0,
+        "seconds_silos": result.seconds_silos,
+        "seconds_recall": result.seconds_recall,
+        "seconds_joint": result.seconds_joint,
+    }
+
+
+def _summary(simulation: Simulation, folder: ResultsFolder) -> dict[str, Any]:
+    experiment, rows = simulation.experiment, folder.metrics()
+    digests = simulation.moderator.digests
+    simulation.network.load(simulation.moderator.weights)
+    return {
+        "algorithm": experiment.algorithm.name,
+        "scenario": experiment.absence.scenario,
+        "seed": experiment.seed,
+        "rounds": len(rows),
+        "accuracy": accuracy_measures([row["test_accuracy"] for row in rows], simulation.absence),
+        "silo_test_accuracy": [accuracy(simulation.network, samples) for samples in simulation.silo_tests],
+        "bytes": {
+            "digest": [
+                digests[silo].size if silo in digests else 0 for silo in range(simulation.absence.silos)
+            ],
+            "update": [simulation.network.vector.numel() * 4] * simulation.absence.silos,
+        },
+        "digests": {
+            str(silo): {**digest.facts, "hash": digest.hash} for silo, digest in sorted(digests.items())
+        },
+        "privacy": _privacy(simulation),
+        "partition_redraws": simulation.partition.redraws,
+        "seconds_per_round": math.fsum(row["seconds"] for row in rows) / len(rows),
+        "device": describe_device(simulation.network.device),
+        "versions": {
+            "feddig": __version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def _privacy(simulation: Simulation) -> str | None:
+    """Say what the digests that were sent promise, in one sentence."""
+    if not simulation.moderator.digests:
+        return None
+    privacy, settings = simulation.experiment.privacy, simulation.experiment.digest
+    digest = next(iter(simulation.moderator.digests.values()))
+    return guarantee(
+        privacy.mechanism,
+        elements=math.prod(digest.features.shape[1:]),
+        scale_size=privacy.scale_size,
+        epsilon=privacy.epsilon,
+        heaviest=max(settings.weights, default=1 / settings.samples_per_digest),
+    )
+
+
+def _finish(simulation: Simulation, folder: ResultsFolder, summary: dict[str, Any]) -> None:
+    """Write models, picture and summary; the summary last, as the sign that all is there."""
+    experiment = simulation.experiment
+    facts = {"algorithm": experiment.algorithm.name, "seed": str(experiment.seed), "feddig": __version__}
+    folder.write_model("model", simulation.network.tensors(), facts)
+    if simulation.moderator.guidance_producer is not None:
+        folder.write_model("guidance", simulation.moderator.guidance_producer.tensors(), facts)
+    draw_run(folder.path)
+    log.info("finished: %s", json.dumps(summary["accuracy"]))
+    folder.write_summary(summary)
+
+
+def _space(simulation: Simulation) -> int:
+    """Estimate the bytes a run writes: digests, two checkpoints at a time, models, rows."""
+    state = sum(tensor.numel() * tensor.element_size() for tensor in simulation.moderator.state().values())
+    samples = sum(len(silo.samples) for silo in simulation.silos)
+    digests = 0
+    features = simulation.test.features if simulation.experiment.recipe.collects_digests else None
+    if features is not None:
+        width = math.prod(features.shape[1:]) + simulation.dataset.classes
+        digests = samples // simulation.experiment.digest.samples_per_digest * width * 4
+    rows = simulation.experiment.training.rounds * (600 + 60 * simulation.absence.silos)
+    return 4 * state + digests + 20 * len(simulation.dataset.train) + rows + 10_000_000
+
+
+@contextmanager
+def _log_file(folder: ResultsFolder) -> Iterator[None]:
+    """Copy the log into log.txt while a run lasts."""
+    handler = logging.FileHandler(folder.path / "log.txt", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    if log.level in (logging.NOTSET, logging.WARNING):
+        log.setLevel(logging.INFO)
+    log.addHandler(handler)
+    try:
+        log.info("log, format_version %d", FORMAT_VERSION)
+        yield
+    except (FedDigError, KeyboardInterrupt) as error:
+        log.error("stopped: %s", error or "interrupted")
+        raise
+    finally:
+        log.removeHandler(handler)
+        handler.close()
+
+
+def _tensorboard(experiment: Experiment, folder: ResultsFolder) -> Callable[[dict[str, Any]], None]:
+    """Give what writes a row to TensorBoard, if the experiment asks for it."""
+    if not experiment.logging.tensorboard:
+        return lambda row: None
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise FedDigError(
+            "logging.tensorboard: TensorBoard is not there; pip install 'feddig[logging]'"
+        ) from None
+    writer = SummaryWriter(folder.path / "tensorboard")
+
+    def write(row: dict[str, Any]) -> None:
+        for name in ("test_accuracy", "parameter_norm", "seconds"):
+            writer.add_scalar(name, row[name], row["round"])
+        for silo, value in enumerate(row["validation_accuracy"]):
+            if value is not None:
+                writer.add_scalar(f"validation_accuracy/silo_{silo}", value, row["round"])
+        writer.flush()
+
+    return write

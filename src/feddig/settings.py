@@ -1,0 +1,155 @@
+"""The sections of an experiment: what can be set, what it means, what it may be.
+
+The defaults are the paper's. Each field carries its meaning and its limits, so that reading a file,
+complaining about it and documenting it all come from this one place.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+def setting(
+    default: Any,
+    means: str,
+    *,
+    choices: Sequence[str] = (),
+    least: float = -math.inf,
+    most: float = math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+) -> Any:
+    """Declare a field with its default, its meaning and its limits."""
+    limits = {
+        "means": means,
+        "choices": choices,
+        "least": least,
+        "most": most,
+        "above": above,
+        "below": below,
+    }
+    return field(default=default, metadata=limits)
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """[data]: which images, and who holds them."""
+
+    name: str = setting("fashion-mini", "data set: fashion-mini, idx, npz, folder (tensors: given in Python)")
+    path: str | None = setting(None, "where idx, npz or folder data lies")
+    limit: int = setting(0, "use only this many training images; 0: all", least=0)
+    image_size: int = setting(32, "folder data is resized to this many pixels square; 0: as it is", least=0)
+    silos: int = setting(4, "number of silos n", least=1)
+    partition: str = setting("dirichlet", "how samples are dealt out", choices=("dirichlet", "iid", "shards"))
+    skew: float = setting(0.1, "Dirichlet parameter mu: smaller is more uneven", above=0)
+    split: tuple[float, ...] = setting(
+        (0.8, 0.1, 0.1), "a silo's training, validation and test share", least=0
+    )
+    min_samples: int = setting(64, "redraw until each silo has this many samples", least=1)
+    seed: int | None = setting(None, "seed of the partition; left out: from the top-level seed", least=0)
+
+
+@dataclass(frozen=True)
+class AbsenceSettings:
+    """[absence]: who is away, and when."""
+
+    scenario: str = setting(
+        "sequential", "who is away when",
+        choices=("none", "temporary", "forever", "sequential", "groups", "arrival", "departure", "round-robin",
+                 "random", "file"),
+    )  # fmt: skip
+    order: str = setting(
+        "auto", "in which order silos leave; auto: index up to 4 silos, random above",
+        choices=("auto", "index", "size", "random"),
+    )  # fmt: skip
+    leave: float = setting(0.05, "random: chance that a present silo leaves before a round", least=0, most=1)
+    return_: float = setting(
+        0.2, "random: chance that an absent silo returns before a round", least=0, most=1
+    )
+    file: str | None = setting(None, "file: a CSV, silo x round, 0 or 1")
+    seed: int | None = setting(None, "seed of the absence; left out: from the top-level seed", least=0)
+
+
+@dataclass(frozen=True)
+class AlgorithmSettings:
+    """[algorithm]: how the silos' updates become one model; [algorithm.BASE] holds a base's own keys."""
+
+    name: str = setting("feddig", "algorithm, as feddig+fednova, fedavg-large, frozen, centralised")
+    weighting: str = setting("equal", "a silo's weight: 1/n, or by samples", choices=("equal", "samples"))
+    bases: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class DigestSettings:
+    """[digest]: how a silo's samples become its digest."""
+
+    samples_per_digest: int = setting(4, "SpD: how many samples are mixed into one digest", least=1)
+    mixing: str = setting(
+        "random", "mix any samples, or those of one class", choices=("random", "within-class")
+    )
+    weights: tuple[float, ...] = setting(
+        (), "mixing weights, SpD numbers that sum to 1; left out: equal", least=0
+    )
+    encoder: str = setting("default", "P_R: default, a .safetensors file, or package.module:function")
+    seed: int | None = setting(None, "seed of mixing and noise; left out: from the top-level seed", least=0)
+
+
+@dataclass(frozen=True)
+class PrivacySettings:
+    """[privacy]: the noise on a digest."""
+
+    mechanism: str = setting(
+        "paper-laplace", "noise on the mixed features", choices=("paper-laplace", "none")
+    )
+    epsilon: float = setting(
+        0.005, "the paper's epsilon (it bounds nothing by itself: docs/privacy.md)", above=0
+    )
+    scale_size: int = setting(20_000, "S in the noise scale tau / (S epsilon)", least=1)
+    random: str = setting(
+        "seeded", "source of mixing and noise: the system's entropy, or a seed (simulation only)",
+        choices=("seeded", "system"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """[model]: the networks that are trained."""
+
+    classifier: str = setting("size-matched", "M: size-matched, small, or package.module:function")
+    guidance: str = setting("deconvolution", "P_G: deconvolution, or package.module:function")
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """[training]: the local loop that silos, recall models and the joint update share."""
+
+    rounds: int = setting(300, "number of rounds", least=1)
+    batch: int = setting(256, "samples in a step", least=1)
+    lr: float = setting(0.001, "learning rate eta of SGD", above=0)
+    momentum: float = setting(0.9, "momentum rho; its buffer starts at zero each round", least=0, below=1)
+    weight_decay: float = setting(0.0, "added to the gradient: this much times the weights", least=0)
+    clip_norm: float = setting(0.0, "longest gradient that is not scaled down; 0: never", least=0)
+    local_epochs: int = setting(1, "passes over a silo's data in a round", least=1)
+    precision: str = setting("fp32", "number format of the forward pass", choices=("fp32", "bf16"))
+    threads: int = setting(0, "CPU threads; 0: as torch chooses", least=0)
+
+
+@dataclass(frozen=True)
+class ModeratorSettings:
+    """[moderator]: what FedDig adds at the moderator."""
+
+    recall: bool = setting(True, "train recall models for absent silos")
+    joint: bool = setting(True, "train the server model and P_G jointly after each round")
+    joint_epochs: int = setting(1, "passes over the held digests in a joint update", least=1)
+    joint_steps: int = setting(0, "steps of a joint update, instead of epochs; 0: by epochs", least=0)
+    joint_lr: float | None = setting(None, "learning rate of M there; left out: training.lr", above=0)
+    guidance_lr: float | None = setting(None, "learning rate of P_G there; left out: joint_lr", above=0)
+    digest_budget: int = setting(0, "digests drawn anew for each round's joint update; 0: all", least=0)
+
+
+@dataclass(frozen=True)
+class LoggingSettings:
+    """[logging]: extra records of a run."""
+
+    tensorboard: bool = setting(False, "also write TensorBoard events (extra `logging`)")

@@ -1,0 +1,49 @@
+"""A silo's side: make the digest once, then train and reply whenever asked."""
+
+from torch import nn
+
+from feddig.algorithms import Algorithm
+from feddig.digest import Digest, make_digest
+from feddig.local import Effort, Trainee, train_locally
+from feddig.messages import Reply, Request
+from feddig.models.encoder import encoder_hash
+from feddig.models.flat import FlatNetwork
+from feddig.samples import RawSamples
+from feddig.settings import DigestSettings, PrivacySettings, TrainingSettings
+
+
+class Silo:
+    """One silo with its own training samples, which never leave it."""
+
+    def __init__(
+        self, index: int, samples: RawSamples, algorithm: Algorithm, training: TrainingSettings, seed: int
+    ) -> None:
+        self.index, self.samples = index, samples
+        self._algorithm, self._training, self._seed = algorithm, training, seed
+
+    def make_digest(
+        self, encoder: nn.Module, classes: int, settings: DigestSettings, privacy: PrivacySettings
+    ) -> Digest:
+        """Make the digest D that is sent once, before the silo's first round."""
+        features = self.samples.features
+        if features is None:
+            raise ValueError("a silo whose samples have no features cannot make a digest")
+        return make_digest(
+            self.index, features, self.samples.labels, classes,
+            settings=settings, privacy=privacy, encoder=encoder_hash(encoder),
+        )  # fmt: skip
+
+    def train(self, request: Request, network: FlatNetwork) -> Reply:
+        """Train the moderator's model on the raw data for some epochs and reply with the update."""
+        network.load(request.weights)
+        trained = train_locally(
+            Trainee(network, self._training.lr),
+            self.samples,
+            self._training,
+            effort=Effort(self._training.local_epochs),
+            stream=(self._seed, "batches", self.index, request.round),
+            correction=self._algorithm.correction(request.weights, request.state),
+            who=f"silo {self.index}, round {request.round}",
+        )
+        update = network.vector - request.weights
+        return Reply(self.index, request.round, update, trained.steps, len(self.samples), trained.loss)

@@ -1,0 +1,165 @@
+"""From an experiment to a federation in this process: data, silos, moderator, engine."""
+
+import copy
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import nn
+
+from feddig.absence import Absence
+from feddig.data.datasets import Dataset
+from feddig.data.partition import Partition
+from feddig.device import choose_device
+from feddig.digest import Digest
+from feddig.engines.in_process import InProcessEngine
+from feddig.experiment import Experiment
+from feddig.layout import lay_out
+from feddig.models.check import check_networks
+from feddig.models.classifier import build_classifier
+from feddig.models.encoder import feature_shape, load_encoder
+from feddig.models.flat import FlatNetwork
+from feddig.models.guidance import build_guidance
+from feddig.moderator import Moderator
+from feddig.samples import RawSamples, padded_shape
+from feddig.seeds import derive
+from feddig.silo import Silo
+
+log = logging.getLogger("feddig")
+
+
+@dataclass(frozen=True)
+class Networks:
+    """A user's own networks, in place of those the experiment names. They are copied, never changed."""
+
+    encoder: nn.Module | None = None
+    """P_R: image to non-negative feature; fixed."""
+    guidance: nn.Module | None = None
+    """P_G: feature to something shaped like an image."""
+    classifier: nn.Module | None = None
+    """M: called with (image) or (image, feature), gives logits."""
+    raw_extractor: nn.Module | None = None
+    """F_R inside the named classifier."""
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """A federation in one process, ready for its first round."""
+
+    experiment: Experiment
+    """Resolved: nothing is left open."""
+    dataset: Dataset
+    partition: Partition
+    absence: Absence
+    silos: tuple[Silo, ...]
+    moderator: Moderator
+    network: FlatNetwork
+    """The classifier that silos, recall, joint update and evaluation load in turn."""
+    test: RawSamples
+    validation: tuple[RawSamples, ...]
+    silo_tests: tuple[RawSamples, ...]
+    make_digest: Callable[[Silo], Digest]
+
+    def engine(self, digest_of: Callable[[Silo], Digest]) -> InProcessEngine:
+        """Build the engine; `digest_of` may keep digests on disk and give them back."""
+        everybody = np.ones((1, self.absence.rounds), dtype=bool)
+        absence = Absence(everybody) if self.experiment.recipe.centralised else self.absence
+        return InProcessEngine(self.silos, absence, self.network, digest_of)
+
+
+def build_simulation(
+    experiment: Experiment,
+    *,
+    device: str = "auto",
+    dataset: Dataset | None = None,
+    networks: Networks | None = None,
+) -> Simulation:
+    """Load, deal out and build everything an experiment names."""
+    layout = lay_out(experiment, dataset)
+    experiment, dataset, dealt = layout.experiment, layout.dataset, layout.partition
+    recipe, networks = experiment.recipe, networks or Networks()
+    place = choose_device(device)
+    if experiment.training.threads:
+        torch.set_num_threads(experiment.training.threads)
+    image_shape = padded_shape(dataset.train)
+
+    encoder = code = None
+    if recipe.sees_features:
+        encoder = copy.deepcopy(networks.encoder) or load_encoder(experiment.digest.encoder, image_shape[0])
+        encoder = encoder.eval().requires_grad_(False)
+        code = feature_shape(encoder, image_shape)
+        encoder = encoder.to(place)
+    classifier = networks.classifier and copy.deepcopy(networks.classifier)
+    classifier = classifier or _seeded(
+        experiment, "classifier",
+        partial(build_classifier, experiment.model.classifier, image_shape, dataset.classes, code,
+                copy.deepcopy(networks.raw_extractor)),
+    )  # fmt: skip
+    guidance = None
+    if recipe.collects_digests and code is not None:
+        guidance = networks.guidance and copy.deepcopy(networks.guidance)
+        guidance = guidance or _seeded(
+            experiment, "guidance", partial(build_guidance, experiment.model.guidance, code, image_shape)
+        )
+    check_networks(classifier, guidance, image_shape=image_shape, feature_shape=code, classes=dataset.classes)
+
+    algorithm = experiment.base_algorithm()
+    silos = tuple(
+        Silo(
+            index,
+            RawSamples(dataset.train, rows, encoder, place),
+            algorithm,
+            experiment.training,
+            experiment.seed,
+        )
+        for index, rows in enumerate(layout.training_rows())
+    )
+    network = FlatNetwork(classifier, place)
+    moderator = Moderator(
+        silos=len(silos),
+        algorithm=algorithm,
+        classifier=network,
+        guidance_producer=FlatNetwork(guidance, place) if guidance is not None else None,
+        training=experiment.training,
+        settings=experiment.moderator,
+        weighting=experiment.algorithm.weighting,
+        seed=experiment.seed,
+    )
+
+    def make_digest(silo: Silo) -> Digest:
+        assert encoder is not None
+        digest = silo.make_digest(encoder, dataset.classes, experiment.digest, experiment.privacy)
+        log.info(
+            "silo %d: %d digests, %s of its samples left out",
+            silo.index,
+            len(digest),
+            digest.facts["left_out"],
+        )
+        return digest
+
+    everything = np.arange(len(dataset.test))
+    return Simulation(
+        experiment=experiment,
+        dataset=dataset,
+        partition=dealt,
+        absence=layout.absence,
+        silos=silos,
+        moderator=moderator,
+        network=network,
+        test=RawSamples(dataset.test, everything, encoder, place),
+        validation=tuple(
+            RawSamples(dataset.train, share.validation, encoder, place) for share in dealt.shares
+        ),
+        silo_tests=tuple(RawSamples(dataset.train, share.test, encoder, place) for share in dealt.shares),
+        make_digest=make_digest,
+    )
+
+
+def _seeded(experiment: Experiment, name: str, build: Callable[[], nn.Module]) -> nn.Module:
+    """Build a network with initial weights from its own stream."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(experiment.seed, "initial weights", name))
+        return build()

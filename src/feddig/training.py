@@ -1,0 +1,62 @@
+"""The round loop. READ THIS FIRST: it is the paper's Algorithm 1, and everything else serves it."""
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from feddig.engines.base import Engine
+from feddig.local import Trained
+from feddig.messages import Reply
+from feddig.moderator import Moderator
+from feddig.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What happened in a round."""
+
+    round: int
+    replies: Sequence[Reply]
+    stand_ins: Sequence[Reply]
+    joint: Trained | None
+    seconds_silos: float
+    seconds_recall: float
+    seconds_joint: float
+
+
+def run_rounds(
+    moderator: Moderator, engine: Engine, recipe: Recipe, rounds: range, frozen_from: int | None = None
+) -> Iterator[RoundResult]:
+    """Train round by round; after each yield the moderator holds the model of that round.
+
+    `frozen_from` is the round from which the frozen control never trains again.
+    """
+    for round in rounds:
+        if recipe.frozen and frozen_from is not None and round >= frozen_from:
+            yield RoundResult(round, [], [], None, 0.0, 0.0, 0.0)
+            continue
+        clock = Clock()
+        if recipe.collects_digests:  # lines 2-4: once, when a silo joins
+            missing = [silo for silo in range(moderator.silos) if silo not in moderator.digests]
+            moderator.hold(engine.collect_digests(missing, round))
+        requests = moderator.push(round)  # line 6
+        replies = engine.exchange(requests) if recipe.silos_train else []  # lines 8-10
+        seconds_silos = clock.lap()
+        stand_ins = moderator.recall(requests, replies) if recipe.recall else []  # lines 12-17
+        seconds_recall = clock.lap()
+        moderator.aggregate(round, [*replies, *stand_ins])  # line 18
+        joint = moderator.joint_update(round) if recipe.joint else None  # lines 20-21
+        yield RoundResult(round, replies, stand_ins, joint, seconds_silos, seconds_recall, clock.lap())
+
+
+class Clock:
+    """A stop-watch that tells the seconds since it was last read."""
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+
+    def lap(self) -> float:
+        """Give the seconds since the last reading."""
+        now = time.perf_counter()
+        self._since, since = now, self._since
+        return now - since
