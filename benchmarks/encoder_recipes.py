@@ -56,7 +56,6 @@ def main() -> None:
         (Recipe("blobs only", draw_blobs, noise=0), STEPS),
         (Recipe("generated images", noise=0), STEPS),
         (Recipe("generated images, noisy code", noise=NOISE), STEPS),
-        (Recipe("generated images, strong noise", noise=4 * NOISE), STEPS),
         (Recipe("generated images, mixed and noisy code", mixed=SAMPLES_PER_DIGEST, noise=NOISE), STEPS),
         (Recipe("Fashion-MNIST itself, noisy code", fashion, noise=NOISE), STEPS),
     ]

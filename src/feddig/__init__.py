@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from feddig.errors import FedDigError
     from feddig.experiment import Experiment
     from feddig.experiment_file import demo_experiment, read_experiment, write_experiment
-    from feddig.run import resume, run
+    from feddig.running import resume, run
     from feddig.simulation import Networks
 
 _HOMES = {
@@ -37,8 +37,8 @@ _HOMES = {
     "make_digest": "digest",
     "read_digest": "digest",
     "read_experiment": "experiment_file",
-    "resume": "run",
-    "run": "run",
+    "resume": "running",
+    "run": "running",
     "run_grid": "comparison",
     "write_digest": "digest",
     "write_experiment": "experiment_file",

@@ -119,8 +119,8 @@ def run_command(
     """Run one experiment."""
     _show_log(log_level)
     from feddig.progress import choose_progress
-    from feddig.run import resume as resume_run
-    from feddig.run import run
+    from feddig.running import resume as resume_run
+    from feddig.running import run
 
     progress = choose_progress(Console(stderr=True), quiet=quiet)
     if resume is not None:

@@ -22,7 +22,7 @@ from feddig.layout import Layout, lay_out
 from feddig.progress import Progress
 from feddig.recipe import Recipe
 from feddig.record import ResultsFolder
-from feddig.run import resume, run
+from feddig.running import resume, run
 from feddig.simulation import Networks
 
 log = logging.getLogger("feddig")

@@ -105,8 +105,8 @@ def _train(
     _set_first_weights(decoder, draw)
     optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=PEAK_LEARNING_RATE)
     for step in range(steps):
-        # half a cosine: the late small steps settle the weights, so that seeds differ less
-        rate = PEAK_LEARNING_RATE * 0.5 * (1 + math.cos(math.pi * step / steps))
+        # rises and falls like half a wave: early large steps kill channels, late small ones settle the weights
+        rate = PEAK_LEARNING_RATE * math.sin(math.pi * (step + 1) / (steps + 1))
         for group in optimiser.param_groups:
             group["lr"] = rate
         images = recipe.images(batch, channels, draw)

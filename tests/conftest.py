@@ -1,0 +1,56 @@
+"""What several tests share: a tiny data set and a tiny experiment, so that a whole run takes a second."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from feddig import Dataset, Experiment, dataset_from_arrays
+from feddig.experiment_file import experiment_from_table
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Tiny networks run fastest, and always the same, on one thread."""
+    torch.set_num_threads(1)
+
+
+def draw_tiny_dataset(train: int = 240, test: int = 60, classes: int = 4, seed: int = 0) -> Dataset:
+    """Draw grey 16x16 images whose class is the quarter of the image that is bright."""
+    stream = np.random.default_rng(seed)
+
+    def draw(count: int) -> tuple[np.ndarray, np.ndarray]:
+        labels = np.arange(count) % classes
+        images = stream.integers(0, 60, (count, 16, 16), dtype=np.uint8)
+        for image, label in zip(images, labels, strict=True):
+            top, left = 8 * (label % 4 // 2), 8 * (label % 2)
+            image[top : top + 8, left : left + 8] += np.uint8(120)
+        return images[:, None], labels
+
+    return dataset_from_arrays(*draw(train), *draw(test))
+
+
+@pytest.fixture
+def tiny_dataset() -> Dataset:
+    return draw_tiny_dataset()
+
+
+TINY = {
+    "data": {"name": "tensors", "silos": 3, "skew": 0.5, "min_samples": 16},
+    "absence": {"scenario": "sequential"},
+    "algorithm": {"name": "feddig"},
+    "model": {"classifier": "small"},
+    "training": {"rounds": 8, "batch": 16, "lr": 0.05, "threads": 1},
+}
+
+
+def make_tiny_experiment(**sections: dict[str, object]) -> Experiment:
+    """Build the tiny experiment with some sections' keys changed."""
+    table = {name: {**keys, **sections.get(name, {})} for name, keys in TINY.items()}
+    return experiment_from_table(table | {name: keys for name, keys in sections.items() if name not in TINY})
+
+
+@pytest.fixture
+def tiny_experiment() -> Callable[..., Experiment]:
+    return make_tiny_experiment

@@ -1,0 +1,222 @@
+"""The encoder P_R: its size, its shipped files, what it refuses, and that it can be made again."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from feddig.errors import DivergenceError, FileFormatError, SettingError
+from feddig.files import read_tensors, write_tensors
+from feddig.models import encoder as encoder_file
+from feddig.models.encoder import SHIPPED, ConvEncoder, encoder_hash, feature_shape, load_encoder, save_encoder
+from feddig.models.encoder_making import (
+    BATCH,
+    SHIPPED_RECIPE,
+    STEPS,
+    Recipe,
+    generate_images,
+    make_encoder,
+)
+from feddig.seeds import torch_stream
+
+SHIPPED_FOLDER = Path(encoder_file.__file__).parent.parent / "encoders"
+
+
+def test_it_is_as_small_as_in_the_paper() -> None:
+    sizes = {channels: sum(p.numel() for p in ConvEncoder(channels).parameters()) for channels in (1, 3)}
+    assert sizes == {1: 740, 3: 1028}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_shipped_encoder_is_fixed_and_every_channel_speaks(channels: int) -> None:
+    encoder = load_encoder("default", channels)
+    assert not encoder.training
+    assert not any(parameter.requires_grad for parameter in encoder.parameters())
+    assert feature_shape(encoder, (channels, 32, 32)) == (4, 8, 8)
+
+    codes = encoder(generate_images(200, channels, torch_stream(5, "test")))
+    assert codes.shape == (200, 4, 8, 8)
+    assert (codes >= 0).all()
+    assert ((codes > 0).float().mean(dim=(0, 2, 3)) > 0.02).all()
+    torch.testing.assert_close(codes.std(dim=(0, 2, 3)), torch.ones(4), atol=0.2, rtol=0)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_shipped_file_says_how_it_was_made(channels: int) -> None:
+    _, facts = read_tensors(SHIPPED_FOLDER / SHIPPED[channels], "encoder")
+    told = {name: facts[name] for name in ("channels", "seed", "steps", "batch", "recipe")}
+    assert told == {
+        "channels": str(channels),
+        "seed": "0",
+        "steps": str(STEPS),
+        "batch": str(BATCH),
+        "recipe": SHIPPED_RECIPE.name,
+    }
+    assert facts["hash"] == encoder_hash(load_encoder("default", channels))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("channels", [1, 3])
+def test_making_it_again_gives_the_shipped_encoder(channels: int) -> None:
+    losses: list[float] = []
+    again = make_encoder(channels, seed=0, report=lambda _, loss: losses.append(loss))
+    assert len(losses) >= STEPS
+    assert sum(losses[-20:]) < 0.25 * sum(losses[:20])
+
+    shipped = load_encoder("default", channels)
+    # processors round differently, and training lets differences grow: the code must agree, not each bit
+    images = generate_images(100, channels, torch_stream(6, "test"))
+    with torch.no_grad():
+        difference = (again(images) - shipped(images)).abs().mean()
+    assert difference < 0.1
+
+
+def test_same_seed_same_bytes() -> None:
+    first, again, other = (make_encoder(1, seed, steps=3, batch=8) for seed in (4, 4, 5))
+    assert encoder_hash(first) == encoder_hash(again)
+    assert encoder_hash(first) != encoder_hash(other)
+
+
+def test_making_learns_and_leaves_the_threads_and_global_stream_alone() -> None:
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    losses: list[float] = []
+    make_encoder(1, seed=0, steps=60, batch=16, report=lambda _, loss: losses.append(loss))
+    assert sum(losses[-10:]) < 0.6 * sum(losses[:10])
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_dead_channel_is_never_handed_out() -> None:
+    def black(count: int, channels: int, _: torch.Generator) -> Tensor:
+        return torch.zeros(count, channels, 32, 32)
+
+    with pytest.raises(DivergenceError, match="another seed"):
+        make_encoder(1, seed=0, steps=1, batch=4, recipe=Recipe("black", black))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_generated_images_are_varied_and_lawful(channels: int) -> None:
+    images = generate_images(100, channels, torch_stream(1, "test"))
+    assert images.shape == (100, channels, 32, 32)
+    assert images.min() == 0
+    assert images.max() <= 1
+    assert images.std(0).mean() > 0.15
+    assert torch.equal(images, generate_images(100, channels, torch_stream(1, "test")))
+    assert not torch.equal(images, generate_images(100, channels, torch_stream(2, "test")))
+
+
+def test_mixtures_can_be_learnt_too() -> None:
+    encoder = make_encoder(1, seed=0, steps=2, batch=10, recipe=Recipe("mixed", mixed=4, noise=0))
+    assert feature_shape(encoder, (1, 32, 32)) == (4, 8, 8)
+
+
+def test_a_saved_encoder_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "mine.safetensors"
+    encoder = ConvEncoder(3)
+    save_encoder(path, encoder, {"seed": "7"})
+    assert encoder_hash(load_encoder(str(path), 3)) == encoder_hash(encoder)
+    assert read_tensors(path, "encoder")[1]["seed"] == "7"
+    with pytest.raises(SettingError, match=r"digest\.encoder: .*3 channel\(s\), but these have 1"):
+        load_encoder(str(path), 1)
+
+
+def test_every_number_counts_in_the_hash() -> None:
+    encoder = ConvEncoder(1)
+    before = encoder_hash(encoder)
+    with torch.no_grad():
+        encoder.edges.weight[0, 0, 0, 0] += 1e-3
+    assert encoder_hash(encoder) != before
+    assert encoder_hash(nn.Identity()) != encoder_hash(nn.ReLU())
+
+
+def test_damaged_files_are_refused(tmp_path: Path) -> None:
+    whole = (SHIPPED_FOLDER / SHIPPED[1]).read_bytes()
+    path = tmp_path / "bad.safetensors"
+
+    path.write_bytes(whole[:-100])
+    with pytest.raises(FileFormatError, match="not a readable safetensors file"):
+        load_encoder(str(path), 1)
+
+    path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(FileFormatError, match="do not match their hash"):
+        load_encoder(str(path), 1)
+
+
+def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.safetensors"
+    tensors, facts = read_tensors(SHIPPED_FOLDER / SHIPPED[1], "encoder")
+    told = {name: fact for name, fact in facts.items() if not name.startswith("format")}
+
+    write_tensors(path, "digest", tensors, told)
+    with pytest.raises(FileFormatError, match="not a FedDig encoder file"):
+        load_encoder(str(path), 1)
+
+    write_tensors(path, "encoder", {"weight": tensors["edges.weight"]}, told)
+    with pytest.raises(FileFormatError, match="another network"):
+        load_encoder(str(path), 1)
+
+
+@pytest.mark.parametrize(
+    ("spec", "channels", "message"),
+    [
+        ("default", 2, "default encoder for 1 or 3 channels, but the images have 2"),
+        ("defualt", 1, "'defualt' names no encoder"),
+        ("", 1, "names no encoder"),
+        ("nowhere/none.safetensors", 1, "no file at"),
+        ("no_such_module_here:make", 1, "cannot import"),
+        ("feddig.errors:no_such_function", 1, "cannot import"),
+        (":make", 1, "cannot import"),
+    ],
+)
+def test_a_wrong_setting_is_named(spec: str, channels: int, message: str) -> None:
+    with pytest.raises(SettingError, match=rf"^digest\.encoder: .*{message}"):
+        load_encoder(spec, channels)
+
+
+def test_your_own_encoder_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_encoder_for_test.py").write_text(
+        "from torch import nn\n"
+        "def average(channels):\n    return nn.Sequential(nn.Conv2d(channels, 2, 1), nn.AvgPool2d(4))\n"
+        "def nothing(channels):\n    return None\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        encoder = load_encoder("own_encoder_for_test:average", 3)
+        assert not any(parameter.requires_grad for parameter in encoder.parameters())
+        assert feature_shape(encoder, (3, 32, 32)) == (2, 8, 8)
+        with pytest.raises(SettingError, match="returned NoneType"):
+            load_encoder("own_encoder_for_test:nothing", 3)
+    finally:
+        sys.modules.pop("own_encoder_for_test", None)
+
+
+class Doing(nn.Module):
+    """An encoder that makes what a test wants."""
+
+    def __init__(self, output: Tensor) -> None:
+        super().__init__()
+        self.output = output
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.output
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (torch.ones(2, 4, dtype=torch.int64), "floating-point"),
+        (torch.full((2, 4), torch.nan), "not finite"),
+        (torch.ones(4, 2), "first dimension must be the batch"),
+        (torch.ones(2), "first dimension must be the batch"),
+    ],
+)
+def test_an_encoder_that_breaks_the_rules_is_named(output: Tensor, message: str) -> None:
+    with pytest.raises(SettingError, match=rf"^digest\.encoder: .*{message}"):
+        feature_shape(Doing(output), (1, 32, 32))
+
+
+def test_an_encoder_for_other_images_is_named() -> None:
+    with pytest.raises(SettingError, match=r"^digest\.encoder: .*cannot encode an image of shape \(3, 32, 32\)"):
+        feature_shape(load_encoder("default", 1), (3, 32, 32))
