@@ -186,7 +186,9 @@ def compare_command(
         rows = [{"algorithm": a, "scenario": s, "summary": summary} for a, s, summary in summaries]
         print(json.dumps({"path": str(out), "runs": rows}, indent=2))
     else:
-        Console().print(as_rich(lines, str(out)))
+        console = Console()
+        # in a pipe there is no width to fit, and a cut table is of no use
+        console.print(as_rich(lines, str(out)), width=None if console.is_terminal else 120)
         print("\n".join(f"picture  {picture}" for picture in pictures))
         print(f"results  {out}")
     failures = [f"{each.cell.path}: {each.failure}" for each in outcomes if each.summary is None]

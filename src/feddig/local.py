@@ -14,6 +14,8 @@ from feddig.samples import Samples
 from feddig.seeds import derive, torch_stream
 from feddig.settings import TrainingSettings
 
+CPU = torch.device("cpu")
+
 
 @dataclass(frozen=True)
 class Effort:
@@ -66,8 +68,7 @@ def train_locally(
         trainee.network.module.train()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(derive(*stream, "dropout"))  # for users' networks that draw while they train
-        for indices in batches(len(samples), training.batch, effort, torch_stream(*stream)):
-            batch = indices.to(device)
+        for batch in batches(len(samples), training.batch, effort, torch_stream(*stream), device):
             with torch.autocast(device.type, torch.bfloat16, enabled=training.precision == "bf16"):
                 logits = classifier.network.module(*samples.inputs(batch))
                 loss = cross_entropy(logits.float(), samples.targets(batch))
@@ -90,11 +91,13 @@ def train_locally(
     return Trained(steps, mean_loss)
 
 
-def batches(count: int, size: int, effort: Effort, stream: torch.Generator) -> Iterator[Tensor]:
+def batches(
+    count: int, size: int, effort: Effort, stream: torch.Generator, device: torch.device = CPU
+) -> Iterator[Tensor]:
     """Shuffle for each pass and cut into batches; the last of a pass may be shorter, none is dropped."""
     taken, passes = 0, 0
     while taken < effort.steps if effort.steps else passes < effort.epochs:
-        order = torch.randperm(count, generator=stream)
+        order = torch.randperm(count, generator=stream).to(device)  # drawn on the CPU: the same on any device
         for batch in torch.split(order[: effort.at_most] if effort.at_most else order, size):
             yield batch
             taken += 1

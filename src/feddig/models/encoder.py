@@ -111,7 +111,9 @@ def _load_file(path: Path, channels: int) -> nn.Module:
             f"{SETTING}: {path} is for images with {facts.get('channels')} channel(s), but these have "
             f"{channels}; make one with `feddig encoder make --channels {channels}`"
         )
-    encoder = ConvEncoder(channels)
+    # a new network draws first weights; loading a file must not shift anybody's random stream
+    with torch.random.fork_rng(devices=[]):
+        encoder = ConvEncoder(channels)
     try:
         # copied, because torch refuses to share numpy's read-only memory without a warning
         encoder.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})

@@ -23,8 +23,12 @@ STEPS = 600
 BATCH = 64
 PEAK_LEARNING_RATE = 3e-3
 ATTEMPTS = 5
+# through the sigmoid: a brightness of 0.18
+DARK = -1.5
 LEAST_ACTIVE = 0.02
 LEAST_SPREAD = 0.01
+# brings the standard deviation near 1, the size that classifiers learn well from
+LARGEST_VALUE = 4.0
 
 LAYERS = 3
 OUTLINE_WAVES = 4
@@ -100,9 +104,14 @@ def _train(
     report: Callable[[int, float], None] | None,
 ) -> ConvEncoder:
     """Teach encoder and decoder together to give the image back."""
-    encoder, decoder = ConvEncoder(channels), ConvDecoder(channels)
+    # torch draws first weights from its global stream, which others use too; ours replace them
+    with torch.random.fork_rng(devices=[]):
+        encoder, decoder = ConvEncoder(channels), ConvDecoder(channels)
     _set_first_weights(encoder, draw)
     _set_first_weights(decoder, draw)
+    # the decoder starts with dark images, because most are: painting grey would push every channel to zero
+    assert decoder.paint.bias is not None
+    nn.init.constant_(decoder.paint.bias, DARK)
     optimiser = torch.optim.Adam([*encoder.parameters(), *decoder.parameters()], lr=PEAK_LEARNING_RATE)
     for step in range(steps):
         # rises and falls like half a wave: early large steps kill channels, late small ones settle the weights
@@ -147,27 +156,27 @@ def _laplace(shape: torch.Size, draw: torch.Generator) -> Tensor:
 
 @torch.no_grad()
 def _all_channels_live(encoder: ConvEncoder, recipe: Recipe, draw: torch.Generator) -> bool:
-    """Check that each channel is above zero in a fair share of places and differs between them."""
+    """Check that each channel is above zero in a fair share of places and differs between images."""
     codes = encoder(recipe.images(256, encoder.channels, draw))
     active = (codes > 0).float().mean(dim=(0, 2, 3))
-    spread = codes.std(dim=(0, 2, 3))
+    spread = codes.std(dim=0).mean(dim=(1, 2))
     # a code that is not a number is never above zero, so it fails too
     return bool((active > LEAST_ACTIVE).all() and (spread > LEAST_SPREAD * codes.amax()).all())
 
 
 @torch.no_grad()
 def _level_channels(encoder: ConvEncoder, recipe: Recipe, draw: torch.Generator) -> ConvEncoder:
-    """Scale each channel to a standard deviation of 1.
+    """Scale each channel until its largest value is the same, LARGEST_VALUE.
 
-    Noise is as strong in every channel (its scale follows the largest value of all), so a channel that
-    speaks softly would drown; and a classifier learns well from inputs of about unit size. ReLU lets a
-    positive factor pass, so scaling the last weights scales the code exactly.
+    The paper's noise follows the largest value of all channels and is equally strong in each, so a channel
+    that speaks softly would drown. ReLU lets a positive factor pass, so scaling the last weights scales the
+    code exactly.
     """
     codes = encoder(recipe.images(1024, encoder.channels, draw))
-    spread = codes.std(dim=(0, 2, 3))
+    factors = LARGEST_VALUE / codes.amax(dim=(0, 2, 3))
     assert encoder.summary.bias is not None
-    encoder.summary.weight /= spread.view(-1, 1, 1, 1)
-    encoder.summary.bias /= spread
+    encoder.summary.weight *= factors.view(-1, 1, 1, 1)
+    encoder.summary.bias *= factors
     return encoder
 
 

@@ -76,9 +76,9 @@ def as_rich(lines: Sequence[Line], title: str) -> Table:
     """Build the same table for a terminal."""
     table = Table(title=title, caption="test accuracy in percent, mean ± standard deviation over seeds")
     for name in ("algorithm", "scenario"):
-        table.add_column(name)
+        table.add_column(name, no_wrap=True)
     for name in ("seeds", *map(_title, SHOWN), "s a round"):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", no_wrap=True)
     for line in lines:
         table.add_row(*_cells(line))
     return table

@@ -1,0 +1,138 @@
+"""A federation small enough for pen and paper: one weight w, and every sample is a number x that w should become.
+
+The loss of a sample is (w - x)^2 / 2, so its gradient is w - x, and a step of SGD is school arithmetic.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from feddig.algorithms import Algorithm, FedAvg, Memory, Round
+from feddig.digest import Digest
+from feddig.messages import Reply, Request
+from feddig.models.flat import FlatNetwork
+from feddig.moderator import Moderator
+from feddig.settings import ModeratorSettings, TrainingSettings
+
+HALF_WAY = TrainingSettings(batch=100, lr=0.5, momentum=0.0)
+"""One step, and it goes half the way: w becomes w - (w - x) / 2."""
+
+
+class Wish(nn.Module):
+    """One weight w; the cross-entropy of its logits against class 0 is (w - x)^2 / 2, wherever w is not x."""
+
+    def __init__(self, weight: float = 0.0) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([weight]))
+
+    def forward(self, images: Tensor, features: Tensor | None = None) -> Tensor:
+        loss = (self.weight - images.flatten(1)).square().sum(1) / 2
+        # the probability of class 0 is exp(-loss), that of class 1 is the rest
+        return torch.stack([-loss, torch.log(-torch.expm1(-loss))], dim=1)
+
+
+class Scale(nn.Module):
+    """A guidance producer of one weight g, 1 at first: it turns the digest x into g x."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.factor = nn.Parameter(torch.tensor([1.0]))
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.factor * features
+
+
+class Wishes:
+    """The samples of a silo on paper."""
+
+    def __init__(self, *wishes: float) -> None:
+        self.wishes = torch.tensor(wishes)
+
+    def __len__(self) -> int:
+        return len(self.wishes)
+
+    def inputs(self, indices: Tensor) -> tuple[Tensor, ...]:
+        return (self.wishes[indices, None],)
+
+    def targets(self, indices: Tensor) -> Tensor:
+        return torch.zeros_like(indices)
+
+
+def digest_of(silo: int, *wishes: float, samples_per_digest: int = 4) -> Digest:
+    """Write a digest that wants these numbers."""
+    labels = torch.tensor([[1.0, 0.0]]).repeat(len(wishes), 1)
+    return Digest(silo, torch.tensor(wishes)[:, None], labels, {"samples_per_digest": samples_per_digest})
+
+
+def reply_of(
+    silo: int, update: float | Tensor, *, round: int = 0, steps: int = 1, samples: int = 10
+) -> Reply:
+    """Write a silo's reply."""
+    return Reply(silo, round, torch.as_tensor(update).reshape(-1), steps, samples, loss=0.0)
+
+
+def round_of(
+    weights: float | Tensor,
+    replies: Sequence[Reply],
+    *,
+    number: int = 0,
+    importance: Sequence[float] = (1, 1),
+    momentum: float = 0.0,
+) -> Round:
+    """Write down what an algorithm is told."""
+    return Round(number, torch.as_tensor(weights).reshape(-1), replies, importance, momentum)
+
+
+def numbers(memory: Memory, name: str) -> list[float]:
+    """List one state of every silo, of a model with one weight."""
+    return [float(state[name]) for state in memory.silos]
+
+
+def paper_moderator(
+    algorithm: Algorithm | None = None,
+    *,
+    silos: int = 2,
+    weight: float = 0.0,
+    training: TrainingSettings = HALF_WAY,
+    settings: ModeratorSettings | None = None,
+    weighting: str = "equal",
+    digests: Sequence[Digest] = (),
+) -> Moderator:
+    """Set up a moderator that holds these digests."""
+    moderator = Moderator(
+        silos=silos,
+        algorithm=algorithm or FedAvg(),
+        classifier=FlatNetwork(Wish(weight)),
+        guidance_producer=FlatNetwork(Scale()),
+        training=training,
+        settings=settings or ModeratorSettings(),
+        weighting=weighting,
+        seed=0,
+    )
+    moderator.hold(digests)
+    return moderator
+
+
+class Script:
+    """An engine that plays a script: for each round, who is there and the update each of them sends."""
+
+    def __init__(self, digests: Sequence[Digest], rounds: Sequence[Mapping[int, float]]) -> None:
+        self._digests, self._rounds = {digest.silo: digest for digest in digests}, rounds
+        self.asked: list[list[int]] = []
+        """Which silos were asked for their digests, round by round."""
+        self.requests: list[list[Request]] = []
+        """What was sent out, exchange by exchange."""
+
+    def collect_digests(self, silos: Sequence[int], round: int) -> list[Digest]:
+        self.asked.append(list(silos))
+        return [self._digests[silo] for silo in silos if silo in self._rounds[round]]
+
+    def exchange(self, requests: Sequence[Request]) -> list[Reply]:
+        self.requests.append(list(requests))
+        updates = self._rounds[requests[0].round]
+        return [
+            reply_of(request.silo, updates[request.silo], round=request.round)
+            for request in requests
+            if request.silo in updates
+        ]

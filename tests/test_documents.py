@@ -1,0 +1,54 @@
+"""Documents that must agree with the program."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+from feddig.experiment_file import keys, read_experiment
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_page_of_settings_is_what_the_settings_say() -> None:
+    path = ROOT / "tools" / "document_settings.py"
+    spec = importlib.util.spec_from_file_location("document_settings", path)
+    assert spec is not None
+    assert spec.loader is not None
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    found = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert found == tool.page(), "run tools/document_settings.py"
+
+
+def test_every_key_that_an_experiment_file_of_ours_spells_exists() -> None:
+    for path in [*(ROOT / "experiments").glob("*.toml"), ROOT / "src" / "feddig" / "demo.toml"]:
+        assert read_experiment(path).training.rounds > 0
+
+
+def test_the_papers_experiment_spells_the_defaults() -> None:
+    paper = read_experiment(ROOT / "experiments" / "paper.toml")
+    default = read_experiment()
+    assert paper.training == default.training
+    assert paper.digest == default.digest
+    assert paper.privacy == default.privacy
+    assert paper.moderator == default.moderator
+    assert paper.model == default.model
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    broken = []
+    for page in pages:
+        for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
+            if not target.startswith(("http://", "https://")) and not (page.parent / target).exists():
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+    assert broken == []
+
+
+def test_keys_that_documents_quote_exist() -> None:
+    known = set(keys())
+    sections = {key.split(".")[0] for key in known if "." in key}
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        text = page.read_text(encoding="utf-8")
+        for quoted in re.findall(r"`((?:%s)\.[a-z_.]+)(?: = [^`]*)?`" % "|".join(sections), text):
+            assert quoted.rstrip(".") in known or quoted.endswith((".py", ".toml")), f"{page.name}: {quoted}"

@@ -1,0 +1,286 @@
+"""The examples: the one-file FedDig trains to the library's own weights, and each of them runs by itself."""
+
+import ast
+import importlib.util
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from feddig import Dataset, Experiment, dataset_from_arrays
+from feddig.digest import make_digest
+from feddig.evaluation import accuracy
+from feddig.experiment_file import experiment_from_table
+from feddig.models.encoder import load_encoder
+from feddig.privacy.mechanism import laplace_scale
+from feddig.seeds import seeded_uniforms, torch_stream
+from feddig.settings import DigestSettings, PrivacySettings
+from feddig.simulation import Simulation, build_simulation
+from feddig.training import run_rounds
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+SEED = 7
+CLOSE = {"rtol": 1e-5, "atol": 2e-7}
+
+SEQUENTIAL = ("110000", "111000", "111100", "111110")
+JOINS_AND_RETURNS = ("110011", "001011", "101010")
+"""Silo 1 joins in round 2 only, silos 0 and 2 return, and in round 3 nobody is here."""
+
+
+@pytest.fixture(scope="module")
+def minimal() -> ModuleType:
+    return load_example("minimal")
+
+
+def load_example(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_example(name: str, *arguments: str, folder: Path) -> str:
+    command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), *arguments]
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return done.stdout
+
+
+# --- the same federation twice: once in the library, once in the one file
+
+
+def draw_dataset(minimal: ModuleType) -> Dataset:
+    stream = torch.Generator().manual_seed(SEED)
+    parts: list[torch.Tensor] = []
+    for count in (231, 40):
+        labels = torch.arange(count) % len(minimal.SHAPES)
+        parts += [minimal.draw_shapes(labels, stream), labels]
+    return dataset_from_arrays(*parts)
+
+
+def make_experiment(minimal: ModuleType, table: tuple[str, ...], folder: Path, algorithm: str) -> Experiment:
+    """Set the library as the one file is set, with this table of who is here."""
+    availability = folder / "availability.csv"
+    availability.write_text("\n".join(",".join(row) for row in table) + "\n")
+    return experiment_from_table(
+        {
+            "seed": SEED,
+            "data": {"name": "tensors", "silos": len(table), "skew": 0.5, "min_samples": 30},
+            "absence": {"scenario": "file", "file": str(availability)},
+            "algorithm": {"name": algorithm},
+            "digest": {"samples_per_digest": minimal.SAMPLES_PER_DIGEST},
+            "privacy": {"epsilon": minimal.EPSILON, "scale_size": minimal.SCALE_SIZE},
+            "model": {"classifier": "small"},
+            "training": {
+                "rounds": len(table[0]),
+                "batch": minimal.BATCH,
+                "lr": minimal.LEARNING_RATE,
+                "momentum": minimal.MOMENTUM,
+                "threads": 1,
+            },
+        }
+    )
+
+
+def silo_samples(minimal: ModuleType, simulation: Simulation) -> list[object]:
+    taken = []
+    for silo in simulation.silos:
+        every, labels, features = torch.arange(len(silo.samples)), silo.samples.labels, silo.samples.features
+        images = silo.samples.images(every)
+        taken.append(minimal.Samples(images, features if features is not None else images, labels))
+    return taken
+
+
+def weights(network: nn.Module) -> torch.Tensor:
+    return parameters_to_vector(network.parameters()).detach().clone()
+
+
+def build(minimal: ModuleType, table: tuple[str, ...], folder: Path, algorithm: str = "feddig") -> Simulation:
+    setting = make_experiment(minimal, table, folder, algorithm)
+    return build_simulation(setting, device="cpu", dataset=draw_dataset(minimal))
+
+
+def copy_classifier(minimal: ModuleType, simulation: Simulation) -> nn.Module:
+    """Build the one file's own classifier and give it the library's initial weights."""
+    sees_features = simulation.experiment.recipe.sees_features
+    model: nn.Module = minimal.Classifier(simulation.dataset.classes, sees_features=sees_features)
+    vector_to_parameters(simulation.moderator.weights.clone(), model.parameters())
+    return model
+
+
+@dataclass(frozen=True)
+class AfterRound:
+    """Weights of M and P_G in the one file and in the library; P_G's stay as they were in FedAvg."""
+
+    model: torch.Tensor
+    guidance: torch.Tensor
+    library_model: torch.Tensor
+    library_guidance: torch.Tensor
+
+
+def play_both(
+    minimal: ModuleType, table: tuple[str, ...], folder: Path, algorithm: str = "feddig"
+) -> Iterator[AfterRound]:
+    """Train both in step, from the same weights, on the same data, digests and batch orders."""
+    simulation = build(minimal, table, folder, algorithm)
+    moderator, recipe = simulation.moderator, simulation.experiment.recipe
+    model, guidance_producer = copy_classifier(minimal, simulation), minimal.build_guidance_producer()
+    library_guidance = moderator.guidance_producer
+    if library_guidance is not None:
+        vector_to_parameters(library_guidance.weights(), guidance_producer.parameters())
+
+    def digest_of(silo: int) -> object:
+        digest = simulation.make_digest(simulation.silos[silo])
+        return minimal.Digest(digest.features, digest.labels)
+
+    theirs = run_rounds(moderator, simulation.engine(simulation.make_digest), recipe, range(len(table[0])))
+    ours = minimal.train_rounds(
+        model,
+        guidance_producer,
+        silo_samples(minimal, simulation),
+        [[cell == "1" for cell in row] for row in table],
+        digest_of if recipe.collects_digests else None,
+        partial(torch_stream, SEED),
+    )
+    for result, (present, recalled) in zip(theirs, ours, strict=True):
+        assert present == [reply.silo for reply in result.replies]
+        assert recalled == [reply.silo for reply in result.stand_ins]
+        guidance = weights(guidance_producer)
+        their_guidance = guidance if library_guidance is None else library_guidance.weights()
+        yield AfterRound(weights(model), guidance, moderator.weights, their_guidance)
+
+
+@pytest.mark.parametrize("table", [SEQUENTIAL, JOINS_AND_RETURNS], ids=["sequential", "joins and returns"])
+def test_one_file_trains_to_the_librarys_weights(
+    minimal: ModuleType, table: tuple[str, ...], tmp_path: Path
+) -> None:
+    start = None
+    for after in play_both(minimal, table, tmp_path):
+        torch.testing.assert_close(after.model, after.library_model, **CLOSE)
+        torch.testing.assert_close(after.guidance, after.library_guidance, **CLOSE)
+        assert start is None or not torch.equal(after.model, start.model)
+        assert start is None or not torch.equal(after.guidance, start.guidance)
+        start = after
+
+
+def test_one_file_without_digests_is_the_librarys_fedavg(minimal: ModuleType, tmp_path: Path) -> None:
+    rounds = list(play_both(minimal, JOINS_AND_RETURNS, tmp_path, "fedavg"))
+    for after in rounds:
+        torch.testing.assert_close(after.model, after.library_model, **CLOSE)
+    assert torch.equal(rounds[3].model, rounds[2].model)  # nobody was here
+    assert not torch.equal(rounds[4].model, rounds[3].model)
+
+
+def test_one_file_measures_the_librarys_accuracy(minimal: ModuleType, tmp_path: Path) -> None:
+    simulation = build(minimal, SEQUENTIAL, tmp_path)
+    model = copy_classifier(minimal, simulation)
+    everything = torch.arange(len(simulation.test))
+    samples = minimal.Samples(
+        simulation.test.images(everything), simulation.test.features, simulation.test.labels
+    )
+    assert minimal.measure_accuracy(model, samples) == pytest.approx(
+        accuracy(simulation.network, simulation.test)
+    )
+
+
+def test_one_file_has_the_librarys_encoder(minimal: ModuleType) -> None:
+    shipped, encoder = load_encoder("default", minimal.CHANNELS), minimal.build_encoder()
+    vector_to_parameters(parameters_to_vector(shipped.parameters()), encoder.parameters())
+    images = minimal.draw_shapes(torch.arange(8), torch.Generator().manual_seed(SEED))
+    torch.testing.assert_close(encoder(images), shipped(images), **CLOSE)
+
+
+# --- the digest
+
+
+def draw_samples(minimal: ModuleType, count: int = 102) -> tuple[object, torch.Tensor, torch.Tensor]:
+    stream = torch.Generator().manual_seed(SEED)
+    features = torch.rand(count, 4, 8, 8, generator=stream)
+    labels = torch.randint(5, (count,), generator=stream)
+    return minimal.Samples(torch.zeros(count, 3, 32, 32), features, labels), features, labels
+
+
+def test_digest_is_the_librarys_when_noise_is_off(minimal: ModuleType) -> None:
+    samples, features, labels = draw_samples(minimal)
+    theirs = make_digest(
+        3, features, labels, 5,
+        settings=DigestSettings(minimal.SAMPLES_PER_DIGEST, seed=SEED),
+        privacy=PrivacySettings("none"),
+        encoder="",
+    )  # fmt: skip
+    uniforms = seeded_uniforms(SEED, "mixing", 3)
+    order = torch.from_numpy(np.argsort(uniforms(len(labels)), kind="stable"))
+    ours = minimal.make_digest(samples, 5, order, math.inf, torch.Generator())
+    assert len(ours.features) == 25  # two of 102 samples are left over
+    torch.testing.assert_close(ours.features, theirs.features, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(ours.labels, theirs.labels, rtol=0, atol=0)
+
+
+def test_digest_noise_is_laplace_of_the_librarys_scale(minimal: ModuleType) -> None:
+    samples, features, labels = draw_samples(minimal, 2000)
+    order = torch.arange(len(labels))
+    clean = minimal.make_digest(samples, 5, order, math.inf, torch.Generator())
+    noised = minimal.make_digest(samples, 5, order, 0.01, torch.Generator().manual_seed(SEED))
+    scale = laplace_scale(float(features.max()), 0.01, minimal.SCALE_SIZE)
+    sizes = (noised.features - clean.features) / scale
+    assert torch.equal(noised.labels, clean.labels)
+    assert sizes.mean() == pytest.approx(0, abs=0.02)
+    assert sizes.abs().mean() == pytest.approx(1, abs=0.02)
+    assert sizes.square().mean() == pytest.approx(2, abs=0.06)  # a normal variable of that mean size has 1.57
+
+
+# --- the files themselves
+
+
+def test_one_file_is_short_and_imports_torch_and_the_standard_library_only() -> None:
+    text = (EXAMPLES / "minimal.py").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 250
+    roots = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            roots |= {name.name.partition(".")[0] for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            roots.add((node.module or "").partition(".")[0])
+    assert roots - sys.stdlib_module_names == {"torch"}
+
+
+def test_one_file_runs_by_itself(tmp_path: Path) -> None:
+    heading, *rows, end = run_example("minimal", "6", "40", folder=tmp_path).splitlines()
+    assert heading.split()[:6] == ["round", "here", "recalled", "FedAvg", "frozen", "FedDig"]
+    here_and_recalled = [(row[7:14].strip(), row[16:24].strip()) for row in rows]
+    everybody, nobody = ("0 1 2 3", "-"), ("-", "0 1 2 3")
+    assert here_and_recalled == [everybody, everybody, ("1 2 3", "0"), ("2 3", "0 1"), ("3", "0 1 2"), nobody]
+    fedavg, frozen, feddig = zip(*(map(float, row[24:].split()) for row in rows), strict=True)
+    assert frozen == (fedavg[0], *[fedavg[1]] * 5)
+    assert fedavg[5] == fedavg[4]  # nobody is left to train it
+    assert end == f"in the end: FedAvg {fedavg[-1]} %, frozen {frozen[-1]} %, FedDig {feddig[-1]} %"
+
+
+@pytest.mark.parametrize("name", ["own_data", "own_network"])
+def test_own_data_and_own_network_run_by_themselves(name: str, tmp_path: Path) -> None:
+    said = re.search(r"test accuracy ([\d.]+) %, .* all results: (.+)", run_example(name, folder=tmp_path))
+    assert said is not None
+    assert float(said[1]) > 30
+    assert (Path(said[2]) / "summary.json").is_file()

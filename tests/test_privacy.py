@@ -1,0 +1,171 @@
+"""The noise has the scale that the paper gives it, and its guarantee is told as it is."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from feddig.privacy.mechanism import (
+    add_noise,
+    guarantee,
+    laplace_noise,
+    laplace_scale,
+    record_epsilon_if_public,
+)
+from feddig.seeds import Uniforms, seeded_uniforms, system_uniforms
+
+COUNT = 200_000
+TOO_FAR = math.sqrt(math.log(2 / 1e-9) / 2)
+"""The Kolmogorov-Smirnov distance, times the root of the count, that chance exceeds once in 10^9."""
+
+SOURCES = {"seeded": seeded_uniforms(0, "noise"), "system": system_uniforms}
+
+
+def distance_from_laplace(draws: np.ndarray, scale: float) -> float:
+    """The Kolmogorov-Smirnov statistic sqrt(n) sup |F_n - F| against the Laplace distribution."""
+    at = np.sort(draws.astype(np.float64)) / scale
+    expected = np.where(at < 0, np.exp(-np.abs(at)) / 2, 1 - np.exp(-np.abs(at)) / 2)
+    steps = np.arange(len(at) + 1) / len(at)
+    gaps = np.maximum(steps[1:] - expected, expected - steps[:-1])
+    return float(math.sqrt(len(at)) * gaps.max())
+
+
+def test_the_distance_is_right_on_three_draws() -> None:
+    """Laplace of scale 1: F(0) = 1/2, F(ln 2) = 3/4, F(-ln 2) = 1/4; the steps are at 1/3 and 2/3."""
+    draws = np.array([math.log(2), -math.log(2), 0.0])
+    assert distance_from_laplace(draws, 1.0) == pytest.approx(math.sqrt(3) / 4)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_the_noise_is_laplace_of_the_paper_scale(source: str) -> None:
+    """Tau 3, S 50, epsilon .04: the scale is 3 / (50 x .04) = 1.5."""
+    mixed = torch.full((COUNT, 1), 7.0)
+    perturbed = add_noise(
+        mixed, mechanism="paper-laplace", largest=3.0, epsilon=0.04, scale_size=50, uniforms=SOURCES[source]
+    )
+    noise = (perturbed.features - mixed).numpy().ravel()
+    assert perturbed.scale == pytest.approx(1.5)
+    assert perturbed.features.dtype == torch.float32
+    assert distance_from_laplace(noise, 1.5) < TOO_FAR
+    # the variance of a Laplace draw is 2 b^2, that of its square 20 b^4; six standard deviations
+    assert np.mean(noise.astype(float) ** 2) == pytest.approx(
+        2 * 1.5**2, abs=6 * math.sqrt(20 * 1.5**4 / COUNT)
+    )
+    assert np.mean(noise.astype(float)) == pytest.approx(0, abs=6 * math.sqrt(2 * 1.5**2 / COUNT))
+
+
+@pytest.mark.parametrize("wrong", [0.95, 1.05])
+def test_a_scale_five_per_cent_off_would_be_noticed(wrong: float) -> None:
+    noise = laplace_noise(torch.Size([COUNT]), 1.5 * wrong, seeded_uniforms(0, "noise")).numpy()
+    assert distance_from_laplace(noise, 1.5) > TOO_FAR
+    assert abs(np.mean(noise.astype(float) ** 2) - 4.5) > 6 * math.sqrt(20 * 1.5**4 / COUNT)
+
+
+def test_normal_noise_of_the_same_variance_would_be_noticed() -> None:
+    normal = np.random.default_rng(0).normal(0, math.sqrt(2) * 1.5, COUNT)
+    assert distance_from_laplace(normal, 1.5) > TOO_FAR
+
+
+def test_noise_by_hand() -> None:
+    """Half of the exponential lies below ln 2; a second draw below one half turns the sign."""
+
+    def uniforms(count: int) -> np.ndarray:
+        assert count == 6
+        return np.array([0.5, 0.5, 0.0, 0.49, 0.5, 0.3])
+
+    noise = laplace_noise(torch.Size([3]), 2.0, uniforms)
+    assert noise.tolist() == pytest.approx([-2 * math.log(2), 2 * math.log(2), 0.0])
+
+
+def test_the_largest_uniform_number_still_gives_a_finite_draw() -> None:
+    largest: Uniforms = lambda count: np.full(count, 1 - 2.0**-53)  # noqa: E731
+    assert bool(torch.isfinite(laplace_noise(torch.Size([2]), 1.0, largest)).all())
+
+
+def test_neighbouring_elements_get_independent_noise() -> None:
+    noise = laplace_noise(torch.Size([COUNT // 2, 2]), 1.0, seeded_uniforms(1)).numpy()
+    assert abs(np.corrcoef(noise.T)[0, 1]) < 6 / math.sqrt(COUNT // 2)
+
+
+def test_no_mechanism_adds_nothing() -> None:
+    mixed = torch.tensor([[1.0, 2.0]])
+    quiet = add_noise(
+        mixed, mechanism="none", largest=2.0, epsilon=0.005, scale_size=20_000, uniforms=system_uniforms
+    )
+    assert torch.equal(quiet.features, mixed)
+    assert quiet.scale == 0.0
+
+
+def test_an_unknown_mechanism_is_never_taken_for_none() -> None:
+    with pytest.raises(ValueError, match="unknown mechanism 'gauss'"):
+        add_noise(
+            torch.zeros(1, 1),
+            mechanism="gauss",
+            largest=1.0,
+            epsilon=1.0,
+            scale_size=1,
+            uniforms=system_uniforms,
+        )
+
+
+def test_the_systems_numbers_are_uniform() -> None:
+    draws = system_uniforms(COUNT)
+    assert draws.shape == (COUNT,)
+    assert draws.dtype == np.float64
+    assert 0 <= draws.min() < 1e-3
+    assert 1 - 1e-3 < draws.max() < 1
+    assert draws.mean() == pytest.approx(0.5, abs=6 * math.sqrt(1 / 12 / COUNT))
+    assert draws.var() == pytest.approx(1 / 12, abs=6 * math.sqrt(1 / 180 / COUNT))
+
+
+def test_the_systems_numbers_have_53_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.urandom", lambda count: b"\xff" * count)
+    assert system_uniforms(1).tolist() == [1 - 2.0**-53]
+    monkeypatch.setattr("os.urandom", lambda count: b"\x00" * count)
+    assert system_uniforms(2).tolist() == [0.0, 0.0]
+    monkeypatch.setattr("os.urandom", lambda count: (b"\x00\x08" + b"\x00" * 6) * (count // 8))
+    assert system_uniforms(1).tolist() == [2.0**-53]
+
+
+# --- what it promises
+
+
+def test_at_the_papers_epsilon_the_scale_is_a_hundredth_of_the_largest_feature() -> None:
+    assert laplace_scale(5.0, 0.005, 20_000) == pytest.approx(0.05)
+    assert laplace_scale(5.0, 0.0005, 20_000) == pytest.approx(0.5)
+    assert laplace_scale(5.0, 0.005, 10_000) == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "spd", "record"),
+    [
+        (0.005, 1, 25_600), (0.005, 2, 12_800), (0.005, 4, 6400), (0.005, 8, 3200),
+        (0.0005, 1, 2560), (0.0005, 2, 1280), (0.0005, 4, 640), (0.0005, 8, 320),
+    ],
+)  # fmt: skip
+def test_what_a_record_would_be_promised_if_the_rest_were_public(
+    epsilon: float, spd: int, record: float
+) -> None:
+    """The table in the design notes: ell 256, S 20,000."""
+    assert record_epsilon_if_public(256, 20_000, epsilon, 1 / spd) == pytest.approx(record)
+
+
+def test_uneven_weights_promise_what_the_heaviest_does() -> None:
+    assert record_epsilon_if_public(256, 20_000, 0.005, 0.7) == pytest.approx(17_920)
+
+
+def test_the_papers_mechanism_says_that_its_record_epsilon_is_infinite() -> None:
+    said = guarantee("paper-laplace", elements=256, scale_size=20_000, epsilon=0.005, heaviest=0.25)
+    assert said.startswith("record epsilon is infinite (tau depends on the data and labels are exact)")
+    assert said.endswith("if tau were public and labels known it would be 6,400")
+
+
+def test_a_small_figure_keeps_its_decimals() -> None:
+    said = guarantee("paper-laplace", elements=256, scale_size=20, epsilon=0.0005, heaviest=0.25)
+    assert said.endswith("would be 0.64")
+
+
+def test_no_noise_is_infinite_and_nothing_else() -> None:
+    said = guarantee("none", elements=256, scale_size=20_000, epsilon=0.005, heaviest=0.25)
+    assert said == "no noise: record epsilon is infinite"

@@ -1,0 +1,189 @@
+"""Random streams that never disturb each other, and files that are never half written."""
+
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save
+
+from feddig.errors import FileFormatError, nearest
+from feddig.files import check_version, content_hash, read_tensors, write_atomically, write_tensors
+from feddig.seeds import derive, numpy_stream, seeded_uniforms, torch_stream
+
+# --- seeds
+
+
+def test_a_derived_seed_is_the_same_on_every_machine_and_in_every_release() -> None:
+    """The first 8 bytes of SHA-256 of "0/batches/2/17", less one bit."""
+    assert derive(0, "batches", 2, 17) == 7673668631788296146
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**64), st.lists(st.text(max_size=8), max_size=3))
+def test_every_derived_seed_fits_torch_and_numpy(seed: int, names: list[str]) -> None:
+    assert 0 <= derive(seed, *names) < 2**63
+    torch_stream(seed, *names)
+    numpy_stream(seed, *names)
+
+
+def test_every_name_and_every_seed_opens_another_stream() -> None:
+    names = [(), ("noise",), ("mixing",), ("noise", 0), ("noise", 1), ("noise", 1, 0), ("noise", 0, 1)]
+    seeds = [derive(seed, *name) for seed in (0, 1, 10) for name in names]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_drawing_from_one_stream_never_shifts_another() -> None:
+    alone = seeded_uniforms(3, "noise", 1)(5)
+    other = seeded_uniforms(3, "noise", 2)
+    other(1000)
+    np.random.default_rng(0).random(10)
+    assert np.array_equal(seeded_uniforms(3, "noise", 1)(5), alone)
+    assert not np.array_equal(other(5), alone)
+
+
+def test_a_stream_goes_on_where_it_was() -> None:
+    whole = seeded_uniforms(3, "noise")(6)
+    stream = seeded_uniforms(3, "noise")
+    assert np.array_equal(np.concatenate([stream(2), stream(4)]), whole)
+
+
+def test_torch_streams_leave_the_global_one_alone() -> None:
+    before = torch.random.get_rng_state()
+    first = torch.rand(3, generator=torch_stream(0, "batches"))
+    assert torch.equal(torch.rand(3, generator=torch_stream(0, "batches")), first)
+    assert not torch.equal(torch.rand(3, generator=torch_stream(1, "batches")), first)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+# --- whole files
+
+
+@pytest.mark.parametrize(("content", "bytes_"), [("Grüße\n", "Grüße\n".encode()), (b"\x00\xff", b"\x00\xff")])
+def test_text_and_bytes_arrive_as_they_are(tmp_path: Path, content: str | bytes, bytes_: bytes) -> None:
+    path = tmp_path / "new" / "folders" / "file"
+    write_atomically(path, content)
+    assert path.read_bytes() == bytes_
+    assert [entry.name for entry in path.parent.iterdir()] == ["file"]
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, "a long text")
+    write_atomically(path, "short")
+    assert path.read_text() == "short"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="only POSIX has these permissions")
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
+def test_colleagues_may_read_what_the_users_umask_allows(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        write_atomically(tmp_path / "file", "x")
+        assert os.umask(umask) == umask
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
+
+
+@pytest.mark.parametrize("name", ["replace", "fsync"])
+def test_a_failed_write_leaves_the_old_content(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, "old")
+
+    def fail(*arguments: object) -> None:
+        raise OSError("no space left")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(os, name, fail)
+        with pytest.raises(OSError, match="no space left"):
+            write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+    write_atomically(path, "new")
+    assert path.read_text() == "new"
+
+
+def test_the_content_is_on_disk_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a power cut could leave an empty file under the right name."""
+    done: list[str] = []
+    sync, move = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (done.append("sync"), sync(handle))[1])
+    monkeypatch.setattr(os, "replace", lambda old, new: (done.append("replace"), move(old, new))[1])
+    write_atomically(tmp_path / "file", "x")
+    assert done[:2] == ["sync", "replace"]
+
+
+# --- tensors
+
+ARRAYS = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array([-1], np.int64)}
+
+
+def test_tensors_come_back_with_their_facts(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    write_tensors(path, "model", {**ARRAYS, "turned": ARRAYS["a"].T}, {"seed": "3"})
+    arrays, facts = read_tensors(path, "model")
+    assert set(arrays) == {"a", "b", "turned"}
+    assert np.array_equal(arrays["a"], ARRAYS["a"])
+    assert np.array_equal(arrays["turned"], ARRAYS["a"].T)
+    assert arrays["b"].dtype == np.int64
+    assert facts == {"format": "feddig-model", "format_version": "1", "seed": "3"}
+
+
+def test_tensors_that_are_missing_damaged_or_of_another_kind_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+
+    def refused(message: str) -> None:
+        with pytest.raises(FileFormatError, match=message) as error:
+            read_tensors(path, "model")
+        assert str(error.value).startswith(f"{path}: ")
+
+    refused("no such file")
+    path.write_bytes(b"")
+    refused("not a readable safetensors file")
+    path.write_bytes(b"not safetensors, but text that is long enough to have a length")
+    refused("not a readable safetensors file")
+    path.write_bytes(save(ARRAYS))
+    refused("not a FedDig model file")
+    write_tensors(path, "checkpoint", ARRAYS, {})
+    refused("not a FedDig model file")
+    path.write_bytes(save(ARRAYS, metadata={"format": "feddig-model", "format_version": "0"}))
+    refused("format_version 0, but this FedDig reads 1")
+    write_tensors(path, "model", ARRAYS, {})
+    whole = path.read_bytes()
+    for length in range(0, len(whole), 5):
+        path.write_bytes(whole[:length])
+        refused("not a readable safetensors file")
+    path.unlink()
+    path.mkdir()
+    refused("not a readable safetensors file")
+
+
+@pytest.mark.parametrize("found", [0, 2, "2", None, "", 1.0])
+def test_only_this_format_version_is_read(found: object) -> None:
+    check_version(Path("x"), 1)
+    check_version(Path("x"), "1")
+    with pytest.raises(FileFormatError, match=f"x: format_version {found}, but this FedDig reads 1"):
+        check_version(Path("x"), found)
+
+
+def test_a_content_hash_knows_where_one_chunk_ends() -> None:
+    hashes = [content_hash(*chunks) for chunks in ([b"ab", b"c"], [b"a", b"bc"], [b"abc"], [b"abc", b""], [])]
+    assert len(set(hashes)) == 5
+    assert content_hash() == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+
+
+# --- the nearest right word
+
+
+def test_the_nearest_word_or_else_all_of_them() -> None:
+    assert nearest("sequental", ("none", "sequential")) == "did you mean 'sequential'?"
+    assert nearest("xyz", ("none", "groups")) == "choose from groups, none"

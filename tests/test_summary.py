@@ -1,0 +1,107 @@
+"""A run in figures, each computed by hand."""
+
+import numpy as np
+import pytest
+
+from feddig import Absence, draw_absence
+from feddig.summary import MEASURES, accuracy_measures
+
+
+def table(*rows: str) -> Absence:
+    return Absence(np.array([[cell == "1" for cell in row] for row in rows]))
+
+
+def test_a_short_curve_by_hand() -> None:
+    """Silo 0 is away in rounds 2, 3 and 4; the curve dips and recovers."""
+    measures = accuracy_measures([10.0, 50.0, 20.0, 40.0, 30.0, 45.0], table("110001", "111111"))
+    assert measures == {
+        "final": 45.0,
+        "best": 50.0,
+        "absence_mean": (20 + 40 + 30) / 3,
+        "absence_auc": ((20 + 40) / 2 + (40 + 30) / 2) / 2,
+        "mean_251_259": None,
+        "mean_250_299": None,
+        "after_9": None,
+        "after_50": None,
+        "after_200": None,
+        "frozen_own": 50.0,
+    }
+    assert tuple(measures) == MEASURES
+
+
+def test_nothing_of_absence_where_nobody_leaves() -> None:
+    measures = accuracy_measures([10.0, 20.0], table("11", "01"))
+    assert measures["final"] == measures["best"] == 20.0
+    assert all(measures[name] is None for name in MEASURES[2:])
+
+
+def test_one_round_of_absence_is_its_own_area() -> None:
+    measures = accuracy_measures([10.0, 20.0, 30.0], table("110"))
+    assert measures["absence_mean"] == measures["absence_auc"] == 30.0
+    assert measures["frozen_own"] == 20.0
+
+
+def test_a_flat_curve_has_its_own_height_as_area() -> None:
+    measures = accuracy_measures([60.0] * 10, table("1111100000"))
+    assert measures["absence_auc"] == measures["absence_mean"] == pytest.approx(60.0)
+
+
+ROUNDS = [float(round) for round in range(300)]
+"""A curve whose accuracy is the number of its round, so that each figure tells where it was read."""
+
+
+def test_three_hundred_rounds_of_sequential_leaving() -> None:
+    """The first leaves at 100, the last at 250: 50 rounds after it are never reached."""
+    measures = accuracy_measures(ROUNDS, draw_absence("sequential", sizes=[1] * 4, rounds=300))
+    assert measures == {
+        "final": 299.0,
+        "best": 299.0,
+        "absence_mean": 199.5,
+        "absence_auc": 199.5,
+        "mean_251_259": 255.0,
+        "mean_250_299": 274.5,
+        "after_9": 259.0,
+        "after_50": None,
+        "after_200": None,
+        "frozen_own": 99.0,
+    }
+
+
+def test_k_after_counts_from_the_last_leave() -> None:
+    """With groups all leave at 100, with forever the largest leaves at 50: 300 is never reached."""
+    groups = accuracy_measures(ROUNDS, draw_absence("groups", sizes=[1] * 4, rounds=300))
+    forever = accuracy_measures(ROUNDS, draw_absence("forever", sizes=[1] * 4, rounds=300))
+    departure = accuracy_measures(ROUNDS, draw_absence("departure", sizes=[1] * 4, rounds=300))
+    assert [groups[name] for name in ("after_9", "after_50", "after_200")] == [109.0, 150.0, None]
+    assert [forever[name] for name in ("after_9", "after_50", "after_200")] == [59.0, 100.0, 250.0]
+    assert [departure[name] for name in ("after_9", "frozen_own")] == [79.0, 49.0]
+
+
+def test_the_last_round_that_is_reached_counts() -> None:
+    """Silo 0 leaves at round 1 of 11 rounds: 9 after is round 10, the last; of 10 rounds it is not there."""
+    assert accuracy_measures(ROUNDS[:11], table("1" + "0" * 10))["after_9"] == 10.0
+    assert accuracy_measures(ROUNDS[:10], table("1" + "0" * 9))["after_9"] is None
+
+
+@pytest.mark.parametrize(
+    ("rounds", "mean_251_259", "mean_250_299"),
+    [(259, None, None), (260, 255.0, None), (299, 255.0, None), (300, 255.0, 274.5)],
+)
+def test_means_over_late_rounds_need_all_of_them(
+    rounds: int, mean_251_259: float | None, mean_250_299: float | None
+) -> None:
+    measures = accuracy_measures(ROUNDS[:rounds], table("1" * rounds))
+    assert measures["mean_251_259"] == mean_251_259
+    assert measures["mean_250_299"] == mean_250_299
+
+
+def test_away_rounds_before_joining_do_not_count() -> None:
+    """Silo 1 joins at 2 and leaves at 4."""
+    measures = accuracy_measures([10.0, 20.0, 30.0, 40.0, 50.0], table("11111", "00110"))
+    assert measures["absence_mean"] == 50.0
+    assert measures["frozen_own"] == 40.0
+
+
+def test_frozen_is_before_the_first_leave_even_if_the_silo_returns() -> None:
+    measures = accuracy_measures([10.0, 20.0, 30.0, 40.0, 50.0], table("10110", "11111"))
+    assert measures["frozen_own"] == 10.0

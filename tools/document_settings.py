@@ -1,0 +1,59 @@
+"""Write docs/settings.md from the settings themselves, so that the page and the program cannot disagree."""
+
+import dataclasses
+import math
+from pathlib import Path
+from typing import Any
+
+from feddig.experiment_file import keys
+
+PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
+
+HEAD = """# Every key of an experiment
+
+One experiment is one TOML file. What a file leaves out has the default below; the defaults are the paper's.
+`--set section.key=value` changes a key from the command line. A results folder's `experiment.toml` is the same
+experiment with nothing left open, and can be run again as it is.
+
+This page is written by `tools/document_settings.py`; a test keeps it current.
+
+| key | default | meaning |
+|---|---|---|
+"""
+
+_WORDS = {"least": "at least", "above": "above", "most": "at most", "below": "below"}
+
+
+def page() -> str:
+    """Spell the whole page."""
+    return HEAD + "".join(f"| `{key}` | {_default(field)} | {_meaning(field)} |\n" for key, field in keys().items())
+
+
+def _default(field: dataclasses.Field[Any]) -> str:
+    value = field.default
+    if value is None:
+        return "left out"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, tuple):
+        return f"`{list(value)}`" if value else "left out"
+    return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
+
+
+def _meaning(field: dataclasses.Field[Any]) -> str:
+    limits = field.metadata
+    if not limits:
+        return "see [algorithms](algorithms.md)"
+    words = str(limits["means"]).replace("|", "\\|")
+    if limits["choices"]:
+        words += ": " + ", ".join(f"`{choice}`" for choice in limits["choices"])
+    edges = [
+        f"{_WORDS[name]} {limits[name]:g}"
+        for name in _WORDS
+        if math.isfinite(limits[name])
+    ]
+    return words + (f" ({', '.join(edges)})" if edges else "")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
