@@ -200,13 +200,16 @@ def test_every_silo_mixes_and_perturbs_in_its_own_way() -> None:
     assert not torch.allclose(noisy[0] - plain[0], noisy[1] - plain[1])
 
 
-def test_noise_is_the_largest_feature_over_s_epsilon() -> None:
-    """Tau is the largest feature of all samples, so the left-out one counts too: here always 10."""
-    features = torch.tensor([[10.0], [10.0], [10.0]])
-    privacy = PrivacySettings(epsilon=0.01, scale_size=50)
-    digest = mix(features, torch.tensor([0, 1, 2]), silo=3, samples_per_digest=2, privacy=privacy, seed=5)
-    noise = laplace_noise(torch.Size([1, 1]), 10 / (50 * 0.01), seeded_uniforms(5, "noise", 3))
-    assert torch.equal(digest.features, 10 + noise)
+@pytest.mark.parametrize("seed", range(6))
+def test_noise_is_the_largest_feature_over_s_epsilon(seed: int) -> None:
+    """Tau is 10, the largest feature that the silo holds, whether or not that sample is the one left out."""
+    features, privacy = torch.tensor([[10.0], [0.0], [0.0]]), PrivacySettings(epsilon=0.01, scale_size=50)
+    quiet, loud = (
+        mix(features, torch.tensor([0, 1, 2]), silo=3, samples_per_digest=2, privacy=each, seed=seed)
+        for each in (QUIET, privacy)
+    )
+    noise = laplace_noise(torch.Size([1, 1]), 10 / (50 * 0.01), seeded_uniforms(seed, "noise", 3))
+    assert torch.equal(loud.features, quiet.features + noise)
 
 
 def test_labels_carry_no_noise() -> None:

@@ -403,11 +403,6 @@ def test_a_state_once_given_does_not_change_when_rounds_go_on(name: str) -> None
     assert same(given, before)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="Moderator.state() gives the guidance producer's live vector, not a copy as for the weights: "
-    "a state kept in memory mixes the guidance of a later round with the model of an earlier one",
-)
 def test_a_state_once_given_does_not_change_when_a_joint_update_follows() -> None:
     moderator = paper_moderator(digests=[digest_of(0, 3.0)])
     given = moderator.state()

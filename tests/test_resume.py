@@ -34,15 +34,26 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.fsync", lambda handle: None)
 
 
+def smaller_dataset() -> Dataset:
+    """Draw half of the tiny data set: these are many runs."""
+    return draw_tiny_dataset(120, 40)
+
+
+@pytest.fixture
+def tiny_dataset() -> Dataset:
+    return smaller_dataset()
+
+
 def tiny(algorithm: str = "feddig", **sections: dict[str, object]) -> Experiment:
-    return make_tiny_experiment(algorithm={"name": algorithm}, training={"rounds": WHOLE}, **sections)
+    training = {"rounds": WHOLE, "batch": 32}
+    return make_tiny_experiment(algorithm={"name": algorithm}, training=training, **sections)
 
 
 @pytest.fixture(scope="module")
 def uncut(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """What the tiny run leaves when nothing happens to it."""
     folder = tmp_path_factory.mktemp("uncut") / "run"
-    run(tiny(), folder, dataset=draw_tiny_dataset())
+    run(tiny(), folder, dataset=smaller_dataset())
     return contents(folder)
 
 
@@ -371,7 +382,7 @@ def test_ctrl_c_says_how_to_go_on_and_exits_with_130(never_killed: dict[str, obj
 def cut_off(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny run after two of its four rounds."""
     folder = tmp_path_factory.mktemp("cut") / "run"
-    run(tiny(), folder, dataset=draw_tiny_dataset(), until=2)
+    run(tiny(), folder, dataset=smaller_dataset(), until=2)
     return folder
 
 
@@ -456,14 +467,14 @@ def test_a_changed_partition_or_absence_is_refused_by_name(
 
 
 def test_other_labels_are_noticed_by_the_partition(halfway: Path) -> None:
-    assert "partition.csv: differs" in refusal(halfway, draw_tiny_dataset(train=236))
+    assert "partition.csv: differs" in refusal(halfway, draw_tiny_dataset(116, 40))
 
 
 @pytest.mark.xfail(
     strict=True, reason="nothing of the images is recorded, so other pixels with the same labels pass"
 )
 def test_other_images_with_the_same_labels_are_noticed(halfway: Path) -> None:
-    refusal(halfway, draw_tiny_dataset(seed=1))
+    refusal(halfway, draw_tiny_dataset(120, 40, seed=1))
 
 
 @pytest.mark.xfail(

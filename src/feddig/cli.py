@@ -251,7 +251,7 @@ def encoder_make(
 ) -> None:
     """Train the encoder P_R on generated images: no real image is used."""
     from feddig.models.encoder import encoder_hash, save_encoder
-    from feddig.models.encoder_making import SHIPPED_RECIPE, STEPS, make_encoder
+    from feddig.models.encoder_making import BATCH, SHIPPED_RECIPE, STEPS, make_encoder
 
     def report(step: int, error: float) -> None:
         if not quiet and (step + 1) % 100 == 0:
@@ -261,7 +261,8 @@ def encoder_make(
         raise FedDigError(f"{out}: exists already; choose another --out")
     steps = steps or STEPS
     encoder = make_encoder(channels, seed, steps, report=report)
-    save_encoder(out, encoder, {"recipe": SHIPPED_RECIPE.name, "seed": str(seed), "steps": str(steps)})
+    facts = {"recipe": SHIPPED_RECIPE.name, "seed": str(seed), "steps": str(steps), "batch": str(BATCH)}
+    save_encoder(out, encoder, facts)
     if as_json:
         print(
             json.dumps({"path": str(out), "hash": encoder_hash(encoder), "channels": channels, "seed": seed})

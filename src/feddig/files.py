@@ -1,6 +1,7 @@
 """Writing files so that a crash leaves the old one or the new one, never half of either."""
 
 import hashlib
+import json
 import os
 import tempfile
 from collections.abc import Mapping
@@ -13,6 +14,8 @@ from safetensors.numpy import save
 from feddig.errors import FileFormatError
 
 FORMAT_VERSION = 1
+HEAD = "feddig"
+"""The metadata key of a safetensors file under which our facts stand, as JSON."""
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
@@ -47,16 +50,17 @@ def _umask() -> int:
 
 def write_tensors(path: Path, kind: str, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
     """Write a safetensors file that says what kind of FedDig file it is, and in which version."""
-    head = {"format": f"feddig-{kind}", "format_version": str(FORMAT_VERSION), **facts}
+    head = {**facts, "format": f"feddig-{kind}", "format_version": str(FORMAT_VERSION)}
     body = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
-    write_atomically(path, save(body, metadata=head))
+    # one key only: safetensors writes several in random order, and the same content must give the same bytes
+    write_atomically(path, save(body, metadata={HEAD: json.dumps(head, sort_keys=True)}))
 
 
 def read_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Read such a file back; refuse one that is damaged, of another kind or of another version."""
     try:
         with safe_open(path, framework="numpy") as opened:
-            facts = dict(opened.metadata() or {})
+            head = json.loads((opened.metadata() or {}).get(HEAD, "{}"))
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise FileFormatError(f"{path}: no such file") from None
@@ -64,6 +68,7 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str
         raise FileFormatError(
             f"{path}: not a readable safetensors file ({error}); make or copy it again"
         ) from None
+    facts = {str(key): str(value) for key, value in head.items()} if isinstance(head, dict) else {}
     if facts.get("format") != f"feddig-{kind}":
         raise FileFormatError(f"{path}: not a FedDig {kind} file; give one that this program wrote")
     check_version(path, facts.get("format_version"))

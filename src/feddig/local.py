@@ -1,5 +1,6 @@
 """The one local training loop. Silos, recall models and the joint update all run it."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -82,11 +83,10 @@ def train_locally(
                 total += loss.detach()
             steps += 1
     mean_loss = float(total) / max(steps, 1)
-    if not torch.isfinite(torch.tensor(mean_loss)) or not bool(
-        torch.isfinite(classifier.network.vector).all()
-    ):
+    finite = all(bool(torch.isfinite(trainee.network.vector).all()) for trainee in trainees)
+    if not finite or not math.isfinite(mean_loss):
         raise DivergenceError(
-            f"{who}: training diverged (loss {mean_loss:g}); lower training.lr or set clip_norm"
+            f"{who}: training diverged (loss {mean_loss:g}); lower the learning rate or set training.clip_norm"
         )
     return Trained(steps, mean_loss)
 
@@ -119,9 +119,9 @@ def _correct(network: FlatNetwork, start: Tensor, correction: Correction | None)
 def _step(trainee: Trainee, buffer: Tensor, training: TrainingSettings) -> None:
     """Take one SGD step; the momentum buffer is the caller's and starts at zero each round."""
     gradient, vector = trainee.network.gradient, trainee.network.vector
-    if training.weight_decay:
-        gradient.add_(vector, alpha=training.weight_decay)
     if training.clip_norm:
         gradient.mul_(torch.clamp(training.clip_norm / (gradient.norm() + 1e-12), max=1.0))
+    if training.weight_decay:
+        gradient.add_(vector, alpha=training.weight_decay)
     buffer.mul_(training.momentum).add_(gradient)
     vector.add_(buffer, alpha=-trainee.lr)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from feddig.algorithms import Algorithm, Round
 from feddig.digest import Digest, check_digest
-from feddig.errors import DivergenceError
+from feddig.errors import DivergenceError, FileFormatError
 from feddig.local import Effort, Trained, Trainee, train_locally
 from feddig.messages import Reply, Request
 from feddig.models.flat import FlatNetwork
@@ -51,6 +51,16 @@ class Moderator:
         """Take in digests, each checked first."""
         for digest in digests:
             check_digest(digest, f"digest of silo {digest.silo}")
+            if digest.silo not in range(self.silos):
+                raise FileFormatError(
+                    f"digest of silo {digest.silo}: there are only silos 0 to {self.silos - 1}"
+                )
+            for held in self.digests.values():
+                if _shapes(held) != _shapes(digest):
+                    raise FileFormatError(
+                        f"digest of silo {digest.silo}: features and classes are shaped {_shapes(digest)}, "
+                        f"those of silo {held.silo} {_shapes(held)}; use the federation's encoder and classes"
+                    )
             self.digests[digest.silo] = digest.to(self._classifier.device)
 
     def recall(self, requests: Sequence[Request], replies: Sequence[Reply]) -> list[Reply]:
@@ -122,7 +132,7 @@ class Moderator:
         """Give all that the next round depends on, apart from the digests."""
         state = {"weights": self.weights, "samples": torch.tensor(self.samples)}
         if self.guidance_producer is not None:
-            state["guidance"] = self.guidance_producer.vector
+            state["guidance"] = self.guidance_producer.weights()
         state |= {f"shared.{name}": tensor for name, tensor in self.memory.shared.items()}
         for silo, memory in enumerate(self.memory.silos):
             state |= {f"silo.{silo}.{name}": tensor for name, tensor in memory.items()}
@@ -141,3 +151,7 @@ class Moderator:
             for silo, memory in enumerate(self.memory.silos)
         )
         self.memory = type(self.memory)(shared, silos)
+
+
+def _shapes(digest: Digest) -> tuple[tuple[int, ...], int]:
+    return tuple(digest.features.shape[1:]), digest.labels.shape[1]

@@ -80,7 +80,8 @@ class RawSamples:
         """The encoded features r of all samples, computed once because the encoder never changes."""
         if self._encoder is None:
             return None
-        with torch.no_grad():
+        # in full precision, whatever the training that first asks for them runs in
+        with torch.no_grad(), torch.autocast(self._device.type, enabled=False):
             indices = torch.split(torch.arange(len(self), device=self._device), ENCODE_AT_ONCE)
             return torch.cat([self._encoder(self.images(part)) for part in indices])
 
@@ -96,7 +97,8 @@ class DigestSamples:
     ) -> None:
         self._features = torch.cat([digest.features for digest in digests])
         self._labels = torch.cat([digest.labels for digest in digests])
-        self._guidance_producer, self._train_guidance = guidance_producer, train_guidance
+        self._guidance_producer = guidance_producer.train(train_guidance)
+        self._train_guidance = train_guidance
 
     def __len__(self) -> int:
         return len(self._labels)

@@ -126,7 +126,7 @@ class TrainingSettings:
 
     rounds: int = setting(300, "number of rounds", least=1)
     batch: int = setting(256, "samples in a step", least=1)
-    lr: float = setting(0.001, "learning rate eta of SGD", above=0)
+    lr: float = setting(0.001, "learning rate eta of SGD", above=0, most=1000)
     momentum: float = setting(0.9, "momentum rho; its buffer starts at zero each round", least=0, below=1)
     weight_decay: float = setting(0.0, "added to the gradient: this much times the weights", least=0)
     clip_norm: float = setting(0.0, "longest gradient that is not scaled down; 0: never", least=0)
@@ -145,7 +145,7 @@ class ModeratorSettings:
     joint_steps: int = setting(0, "steps of a joint update, instead of epochs; 0: by epochs", least=0)
     joint_lr: float | None = setting(None, "learning rate of M there; left out: training.lr", above=0)
     guidance_lr: float | None = setting(None, "learning rate of P_G there; left out: joint_lr", above=0)
-    digest_budget: int = setting(0, "digests drawn anew for each round's joint update; 0: all", least=0)
+    digest_budget: int = setting(0, "digests drawn anew for each pass of a joint update; 0: all", least=0)
 
 
 @dataclass(frozen=True)

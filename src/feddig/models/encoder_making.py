@@ -28,7 +28,7 @@ DARK = -1.5
 LEAST_ACTIVE = 0.02
 LEAST_SPREAD = 0.01
 # brings the standard deviation near 1, the size that classifiers learn well from
-LARGEST_VALUE = 4.0
+LARGEST_VALUE = 64.0
 
 LAYERS = 3
 OUTLINE_WAVES = 4
