@@ -422,10 +422,6 @@ def test_a_silo_too_small_for_a_single_digest_is_one_clear_error(
     assert "digest.samples_per_digest" in said
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="the digest of a silo that joins late is tried only when it joins, after rounds of training",
-)
 def test_a_late_joiner_too_small_for_a_digest_costs_no_training(
     tiny_dataset: Dataset, tmp_path: Path
 ) -> None:
@@ -448,6 +444,20 @@ def test_ones_own_tensors_in_colour_and_float(tmp_path: Path) -> None:
     dataset = dataset_from_arrays(images, labels, images[:30], labels[:30], name="mine")
     summary = run(make_tiny_experiment(training={"rounds": 12}), tmp_path / "run", dataset=dataset)
     assert summary["accuracy"]["final"] > 80
+
+
+def test_the_same_images_lie_in_memory_alike_wherever_they_came_from(tiny_dataset: Dataset) -> None:
+    pixels, labels = tiny_dataset.train.pixels, tiny_dataset.train.labels
+    with_channel = dataset_from_arrays(pixels.copy(), labels, pixels.copy(), labels)
+    without = dataset_from_arrays(pixels[:, 0].copy(), labels, pixels[:, 0].copy(), labels)
+    strides = {
+        build_simulation(make_tiny_experiment(), dataset=each)
+        .silos[0]
+        .samples.images(torch.arange(2))
+        .stride()
+        for each in (with_channel, without)
+    }
+    assert len(strides) == 1
 
 
 def small_classifier(width: int = 4 + 16 * 16, classes: int = 4) -> nn.Module:

@@ -296,10 +296,6 @@ def test_other_settings_in_an_existing_comparison_are_refused_by_their_key(
     assert snapshot(tmp_path) == before
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="an algorithm's own key counts only when it is given, so going back to its default passes",
-)
 def test_an_algorithms_own_key_that_is_no_longer_given_is_refused_too(
     tmp_path: Path, tiny_dataset: Dataset, counted: Counter[str]
 ) -> None:
@@ -365,9 +361,6 @@ def test_on_the_command_line_a_failure_ends_with_exit_code_2(
     assert (tmp_path / "curves-sequential.png").exists(), "of those that did not fail"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a branch that cannot be made is put down to its parent, which is then never finished"
-)
 def test_a_cell_whose_folder_is_taken_does_not_spoil_its_parent(
     tmp_path: Path, tiny_dataset: Dataset, counted: Counter[str]
 ) -> None:
@@ -384,9 +377,6 @@ def written_by_hand(path: Path) -> dict[str, object]:
     return {"scenario": "file", "file": str(path)}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a preset's cell keeps absence.file, and then refuses to read its own experiment.toml"
-)
 def test_a_scenario_from_a_file_can_be_compared_with_a_preset(
     tmp_path: Path, tiny_dataset: Dataset, counted: Counter[str]
 ) -> None:

@@ -51,4 +51,6 @@ def test_keys_that_documents_quote_exist() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         text = page.read_text(encoding="utf-8")
         for quoted in re.findall(r"`((?:%s)\.[a-z_.]+)(?: = [^`]*)?`" % "|".join(sections), text):
-            assert quoted.rstrip(".") in known or quoted.endswith((".py", ".toml")), f"{page.name}: {quoted}"
+            assert quoted.rstrip(".") in known or quoted.endswith((".py", ".toml", ".safetensors")), (
+                f"{page.name}: {quoted}"
+            )

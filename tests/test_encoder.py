@@ -152,7 +152,7 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         load_encoder(str(path), 1)
 
     path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-    with pytest.raises(FileFormatError, match="do not match their hash"):
+    with pytest.raises(FileFormatError, match="does not match its hash"):
         load_encoder(str(path), 1)
 
 
@@ -177,9 +177,9 @@ def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
         ("defualt", 1, "'defualt' names no encoder"),
         ("", 1, "names no encoder"),
         ("nowhere/none.safetensors", 1, "no file at"),
-        ("no_such_module_here:make", 1, "cannot import"),
-        ("feddig.errors:no_such_function", 1, "cannot import"),
-        (":make", 1, "cannot import"),
+        ("no_such_module_here:make", 1, "cannot be imported"),
+        ("feddig.errors:no_such_function", 1, "cannot be imported"),
+        (":make", 1, "cannot be imported"),
     ],
 )
 def test_a_wrong_setting_is_named(spec: str, channels: int, message: str) -> None:

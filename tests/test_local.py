@@ -264,7 +264,9 @@ def test_a_network_left_in_evaluation_mode_is_trained_in_training_mode() -> None
 @pytest.mark.parametrize("lr", [5.0, float("nan")])
 def test_divergence_is_an_error_that_names_who_diverged(lr: float) -> None:
     """With a rate of 5 every step makes w - x four times as long."""
-    with pytest.raises(DivergenceError, match=r"^silo 3, round 7: .*lower the learning rate or set training\.clip_norm"):
+    with pytest.raises(
+        DivergenceError, match=r"^silo 3, round 7: .*lower the learning rate or set training\.clip_norm"
+    ):
         train(Wish(), Wishes(1.0), replace(PLAIN, lr=lr), effort=Effort(steps=100))
 
 

@@ -65,9 +65,6 @@ def test_a_star_brings_them_all() -> None:
     assert in_a_fresh_process(program) == str(PROMISED)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="there is no __dir__: it lists the module's own imports and no lazy name"
-)
 def test_dir_lists_the_public_names_and_no_others() -> None:
     program = "import feddig\nprint([name for name in dir(feddig) if not name.startswith('_')])"
     assert in_a_fresh_process(program) == str([name for name in PROMISED if not name.startswith("_")])

@@ -13,12 +13,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import nn
 
 from conftest import draw_tiny_dataset, make_tiny_experiment
 from feddig import (
     Dataset,
     Experiment,
     FedDigError,
+    Networks,
     demo_experiment,
     grid,
     read_experiment,
@@ -167,6 +169,20 @@ def test_digest_seed_leaves_the_batches_of_the_silos_alone(tiny_dataset: Dataset
     (one,), (other,) = (rows_without_times(tmp_path / str(seed)) for seed in (0, 1))
     assert one["losses"]["silos"] == other["losses"]["silos"]
     assert one["losses"]["joint"] != other["losses"]["joint"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_top_level_seed_changes_the_batches_too(tiny_dataset: Dataset, tmp_path: Path) -> None:
+    """One's own network starts from the same weights, and all other streams have seeds of their own."""
+    own = {"data": {"seed": 0}, "absence": {"seed": 0}, "digest": {"seed": 0}, "training": {"rounds": 1}}
+    network = Networks(classifier=nn.Sequential(nn.Flatten(), nn.Linear(256, 4)))
+    losses = []
+    for seed in (0, 1):
+        experiment = replace(make_tiny_experiment(algorithm={"name": "fedavg"}, **own), seed=seed)
+        run(experiment, tmp_path / str(seed), dataset=tiny_dataset, networks=network)
+        losses.append(rows(tmp_path / str(seed))[0]["losses"]["silos"])
+    assert losses[0] != losses[1]
+    assert losses[0] == pytest.approx(losses[1], rel=0.5), "the same data in another order"
 
 
 @pytest.mark.usefixtures("quick")
@@ -339,7 +355,7 @@ def test_the_summary_has_the_keys_of_the_contract_and_no_others_than_these(feddi
         "versions",
     }
     besides = {
-        "format_version", "rounds", "silo_test_accuracy", "digests", "privacy", "partition_redraws",
+        "format_version", "rounds", "data", "silo_test_accuracy", "digests", "privacy", "partition_redraws",
     }  # fmt: skip
     assert set(summary) == contract | besides
     assert list(summary["accuracy"]) == [

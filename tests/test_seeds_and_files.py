@@ -135,36 +135,82 @@ def test_tensors_come_back_with_their_facts(tmp_path: Path) -> None:
     assert np.array_equal(arrays["a"], ARRAYS["a"])
     assert np.array_equal(arrays["turned"], ARRAYS["a"].T)
     assert arrays["b"].dtype == np.int64
-    assert facts == {"format": "feddig-model", "format_version": "1", "seed": "3"}
+    assert set(facts) == {"format", "format_version", "content", "seed"}
+    assert (facts["format"], facts["format_version"], facts["seed"]) == ("feddig-model", "1", "3")
 
 
-def test_tensors_that_are_missing_damaged_or_of_another_kind_are_refused(tmp_path: Path) -> None:
+def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
+    facts = dict.fromkeys("abcdefgh", "x")
+    for number in range(4):
+        write_tensors(tmp_path / str(number), "model", ARRAYS, facts)
+    write_tensors(tmp_path / "4", "model", ARRAYS, dict(reversed(facts.items())))
+    assert len({(tmp_path / str(number)).read_bytes() for number in range(5)}) == 1
+
+
+def test_facts_cannot_pose_as_another_kind_or_version(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
+    write_tensors(path, "model", ARRAYS, {"format": "feddig-digest", "format_version": "9", "content": "y"})
+    facts = read_tensors(path, "model")[1]
+    assert (facts["format"], facts["format_version"]) == ("feddig-model", "1")
 
-    def refused(message: str) -> None:
-        with pytest.raises(FileFormatError, match=message) as error:
-            read_tensors(path, "model")
-        assert str(error.value).startswith(f"{path}: ")
 
-    refused("no such file")
-    path.write_bytes(b"")
-    refused("not a readable safetensors file")
-    path.write_bytes(b"not safetensors, but text that is long enough to have a length")
-    refused("not a readable safetensors file")
-    path.write_bytes(save(ARRAYS))
-    refused("not a FedDig model file")
-    write_tensors(path, "checkpoint", ARRAYS, {})
-    refused("not a FedDig model file")
-    path.write_bytes(save(ARRAYS, metadata={"format": "feddig-model", "format_version": "0"}))
-    refused("format_version 0, but this FedDig reads 1")
+def refused(path: Path, message: str) -> None:
+    with pytest.raises(FileFormatError, match=message) as error:
+        read_tensors(path, "model")
+    assert str(error.value).startswith(f"{path}: ")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "not a readable safetensors file"),
+        (
+            b"not safetensors, but text that is long enough to have a length",
+            "not a readable safetensors file",
+        ),
+        (save(ARRAYS), "not a FedDig model file"),
+        (save(ARRAYS, metadata={"feddig": "not JSON"}), "not a readable safetensors file"),
+        (save(ARRAYS, metadata={"feddig": "[1]"}), "not a FedDig model file"),
+        (save(ARRAYS, metadata={"feddig": '{"format": "feddig-digest"}'}), "not a FedDig model file"),
+        (
+            save(ARRAYS, metadata={"feddig": '{"format": "feddig-model", "format_version": "0"}'}),
+            "format_version 0, but this FedDig reads 1",
+        ),
+        (
+            save(ARRAYS, metadata={"feddig": '{"format": "feddig-model", "format_version": "1"}'}),
+            "does not match its hash",
+        ),
+    ],
+)
+def test_files_that_hold_no_tensors_of_this_kind_are_refused(
+    tmp_path: Path, content: bytes, message: str
+) -> None:
+    path = tmp_path / "x.safetensors"
+    path.write_bytes(content)
+    refused(path, message)
+
+
+def test_a_missing_file_and_a_folder_are_refused(tmp_path: Path) -> None:
+    refused(tmp_path / "missing.safetensors", "no such file")
+    refused(tmp_path, "not a readable safetensors file")
+
+
+def test_files_that_are_cut_off_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
     write_tensors(path, "model", ARRAYS, {})
     whole = path.read_bytes()
     for length in range(0, len(whole), 5):
         path.write_bytes(whole[:length])
-        refused("not a readable safetensors file")
-    path.unlink()
-    path.mkdir()
-    refused("not a readable safetensors file")
+        refused(path, "not a readable safetensors file")
+
+
+def test_a_wrong_byte_in_a_tensor_is_noticed(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    write_tensors(path, "model", ARRAYS, {})
+    whole = path.read_bytes()
+    for place in range(len(whole) - 32, len(whole)):  # six floats and one whole number
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        refused(path, "does not match its hash")
 
 
 @pytest.mark.parametrize("found", [0, 2, "2", None, "", 1.0])

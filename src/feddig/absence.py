@@ -228,7 +228,10 @@ def read_absence(path: Path, silos: int | None = None, rounds: int | None = None
         raise FileFormatError(f"{path}: cannot be read ({error})") from None
     if lines and lines[0].startswith("# feddig availability") and lines[0] != HEADING:
         raise FileFormatError(f"{path}: written in another format version ({lines[0][2:]}); make it again")
-    rows = list(csv.reader(line for line in lines if line.strip() and not line.startswith("#")))
+    try:
+        rows = list(csv.reader(line for line in lines if line.strip() and not line.startswith("#")))
+    except csv.Error as error:
+        raise FileFormatError(f"{path}: not a CSV file ({error}); give rows of 0 and 1") from None
     if rows and rows[0] and rows[0][0].strip() == "silo":
         named, rows = True, rows[1:]
     else:

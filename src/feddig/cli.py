@@ -7,7 +7,8 @@ one line and exit code 2. torch is imported only when a command really runs.
 import json
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from feddig.experiment import Experiment
 
 BAD_INPUT, INTERRUPTED = 2, 130
+
+UsageError: Any = typer.BadParameter.__bases__[0]
+"""What typer raises for mistakes in options: click's class, or that of the copy of click inside newer typers."""
 
 app = typer.Typer(
     name="feddig",
@@ -70,7 +74,14 @@ Level = Annotated[LogLevel, typer.Option(help="What of the log is shown on stand
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; turn mistakes into one line and exit code 2."""
     try:
-        app(args=arguments, prog_name="feddig")
+        code = app(args=arguments, prog_name="feddig", standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # the message is the help that was asked for
+            print(error.format_message())
+        else:
+            _say_error(f"{error.format_message()} See feddig --help.")
+        sys.exit(BAD_INPUT)
     except FedDigError as error:
         _say_error(str(error))
         sys.exit(BAD_INPUT)
@@ -78,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         place = f"{error.filename}: " if error.filename else ""
         _say_error(f"{place}{error.strerror or error}")
         sys.exit(BAD_INPUT)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
         _say_error("interrupted")
         sys.exit(INTERRUPTED)
 
@@ -172,10 +183,10 @@ def compare_command(
     for name in names:
         read_recipe(name)
     places = _listed("--scenarios", scenarios, SCENARIOS)
-    numbers = [_whole_number("--seeds", text) for text in _listed("--seeds", seeds)]
+    numbers = list(dict.fromkeys(_whole_number("--seeds", text) for text in _listed("--seeds", seeds)))
     cells = grid(_experiment(file, overrides, data_dir), names, places, numbers, out)
     console = Console(stderr=True)
-    with _hint_at_rerun(out):
+    with _hint(f"finished runs are kept: give the same command again to continue in {out}"):
         outcomes = run_grid(cells, device=device, progress=lambda: choose_progress(console, quiet=quiet))
     summaries = [
         (each.cell.experiment.algorithm.name, each.cell.experiment.absence.scenario, each.summary)
@@ -186,9 +197,8 @@ def compare_command(
         rows = [{"algorithm": a, "scenario": s, "summary": summary} for a, s, summary in summaries]
         print(json.dumps({"path": str(out), "runs": rows}, indent=2))
     else:
-        console = Console()
         # in a pipe there is no width to fit, and a cut table is of no use
-        console.print(as_rich(lines, str(out)), width=None if console.is_terminal else 120)
+        Console(width=None if sys.stdout.isatty() else 120).print(as_rich(lines, str(out)))
         print("\n".join(f"picture  {picture}" for picture in pictures))
         print(f"results  {out}")
     failures = [f"{each.cell.path}: {each.failure}" for each in outcomes if each.summary is None]
@@ -284,7 +294,7 @@ def _experiment(
         if file
         else demo_experiment(overrides or [], defaults)
     )
-    return read.resolved(data_dir or Path())
+    return read.located(data_dir or Path())
 
 
 def _fresh_folder(experiment: "Experiment") -> Path:
@@ -321,25 +331,20 @@ def _show_log(level: LogLevel) -> None:
     log.setLevel(min(logging.INFO, logging.getLevelName(level.upper())))
 
 
-class _hint_at_resume:  # noqa: N801 - reads as a statement
-    """Tell how to go on when a run is interrupted by hand."""
-
-    def __init__(self, folder: Path) -> None:
-        self._hint = f"continue with: feddig run --resume {folder}"
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is KeyboardInterrupt:
-            print(f"\n{self._hint}", file=sys.stderr)
+@contextmanager
+def _hint(text: str, *, when: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Tell how to go on when a command is interrupted by hand."""
+    try:
+        yield
+    except (KeyboardInterrupt, typer.Abort):
+        if when():
+            print(f"\n{text}", file=sys.stderr)
+        sys.exit(INTERRUPTED)
 
 
-class _hint_at_rerun(_hint_at_resume):  # noqa: N801
-    """The same for a comparison."""
-
-    def __init__(self, folder: Path) -> None:
-        self._hint = f"finished runs are kept: give the same command again to continue in {folder}"
+def _hint_at_resume(folder: Path) -> AbstractContextManager[None]:
+    begun = folder / "experiment.toml"
+    return _hint(f"continue with: feddig run --resume {folder}", when=begun.exists)
 
 
 def _print_summary(summary: dict[str, Any], *, quiet: bool) -> None:

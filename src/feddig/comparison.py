@@ -9,6 +9,7 @@ import itertools
 import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,11 @@ def grid(
             experiment,
             seed=seed,
             algorithm=replace(experiment.algorithm, name=algorithm),
-            absence=replace(experiment.absence, scenario=scenario),
+            absence=replace(
+                experiment.absence,
+                scenario=scenario,
+                file=experiment.absence.file if scenario == "file" else None,
+            ),
         )
         cells.append(Cell(settled, out / algorithm / scenario / f"seed-{seed}"))
     return cells
@@ -92,9 +97,9 @@ def run_grid(
         )
 
     outcomes = []
-    for cell in cells:
-        _check_same(cell)
     plans = [_Plan.of(lay_out(cell.experiment, dataset)) for cell in cells]
+    for cell, plan in zip(cells, plans, strict=True):
+        _check_same(cell, plan)
     branches = _branches(plans)
     for place, cell in enumerate(cells):
         try:
@@ -104,10 +109,11 @@ def run_grid(
             ):
                 if not ResultsFolder(cells[child].path).started and _rounds_done(folder) <= at:
                     advance(cell, until=at)
-                    _branch(folder, cells[child], plans[child])
+                    with suppress(FedDigError):  # a child that cannot be made says so when its turn comes
+                        _branch(folder, cells[child], plans[child])
             outcomes.append(Outcome(cell, folder.summary() if folder.finished else advance(cell)))
         except FedDigError as error:
-            log.error("%s: %s", cell.path, error)
+            log.warning("%s: %s", cell.path, error)
             outcomes.append(Outcome(cell, None, str(error)))
     return outcomes
 
@@ -188,29 +194,29 @@ def _branch(parent: ResultsFolder, child: Cell, plan: _Plan) -> None:
 
 
 def _rounds_done(folder: ResultsFolder) -> int:
-    checkpoint = folder.read_checkpoint() if folder.checkpoint_path.exists() else None
-    return checkpoint[0] if checkpoint else 0
+    checkpoint = folder.read_checkpoint()
+    return checkpoint.rounds if checkpoint else 0
 
 
-def _check_same(cell: Cell) -> None:
+def _check_same(cell: Cell, plan: _Plan) -> None:
     """Refuse to go on with a folder that was begun under other settings."""
     folder = ResultsFolder(cell.path)
     if not folder.started:
         return
-    found, wanted = (_flat(each) for each in (folder.experiment(), cell.experiment.resolved()))
-    for key, value in wanted.items():
-        if found.get(key) != value:
+    found, wanted = _flat(folder.experiment()), _flat(plan.experiment)
+    for key in dict.fromkeys([*wanted, *found]):
+        if found.get(key) != wanted.get(key):
             raise FedDigError(
-                f"{cell.path}: was run with {key} = {found.get(key)!r}, now {value!r}; choose another --out"
+                f"{cell.path}: was run with {key} = {found.get(key)!r}, now {wanted.get(key)!r}; "
+                "choose another --out"
             )
 
 
 def _flat(experiment: Experiment) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for section in ("data", "absence", "digest", "privacy", "model", "training", "moderator", "algorithm"):
+    for section in ("data", "absence", "algorithm", "digest", "privacy", "model", "training", "moderator"):
         values |= {f"{section}.{key}": value for key, value in vars(getattr(experiment, section)).items()}
     own = values.pop("algorithm.bases")
-    # settings that follow from the data stand in the folder only
     values |= {
         f"algorithm.{base}.{key}": value for base, table in own.items() for key, value in table.items()
     }

@@ -6,8 +6,10 @@ the noise is in the digest.
 
 import json
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,19 @@ log = logging.getLogger("feddig")
 
 LABEL_TOLERANCE = 1e-4
 LARGEST_HEADER = 1 << 20
+
+FACTS: dict[str, type | tuple[type, ...]] = {
+    "samples_per_digest": int,
+    "mixing": str,
+    "weights": list,
+    "left_out": int,
+    "mechanism": str,
+    "epsilon": (int, float),
+    "scale_size": int,
+    "random": str,
+    "encoder": str,
+}
+"""What a digest tells about how it was made: nothing that a receiver need not know."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +61,7 @@ class Digest:
         """How many samples went into it."""
         return len(self) * int(self.facts["samples_per_digest"])  # type: ignore[arg-type]
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """Name this digest by its content."""
         return content_hash(
@@ -72,7 +87,18 @@ def mix_groups(labels: Tensor, samples_per_digest: int, mixing: str, uniforms: U
     if mixing == "within-class":
         rows = [shuffled[labels[shuffled] == label] for label in torch.unique(labels)]
     whole = [row[: len(row) - len(row) % samples_per_digest].view(-1, samples_per_digest) for row in rows]
-    return torch.cat(whole)
+    return torch.cat(whole) if whole else shuffled.view(-1, samples_per_digest)
+
+
+def check_mixable(silo: int, labels: Tensor, settings: DigestSettings) -> None:
+    """Check that a silo has enough samples for a single digest; without one it could not be recalled."""
+    counts = torch.bincount(labels) if settings.mixing == "within-class" else torch.tensor([len(labels)])
+    if not bool((counts >= settings.samples_per_digest).any()):
+        within = " of one class" if settings.mixing == "within-class" else ""
+        raise DataError(
+            f"silo {silo}: no {settings.samples_per_digest} training samples{within} to mix among its {len(labels)}; "
+            "lower digest.samples_per_digest or raise data.min_samples"
+        )
 
 
 def make_digest(
@@ -92,13 +118,8 @@ def make_digest(
         raise DataError(
             f"silo {silo}: the encoder gives values that are not finite numbers; check its images"
         )
+    check_mixable(silo, labels, settings)
     groups = mix_groups(labels, spd, settings.mixing, _uniforms("mixing", silo, settings, privacy))
-    if not len(groups):
-        within = " of one class" if settings.mixing == "within-class" else ""
-        raise DataError(
-            f"silo {silo}: no {spd} training samples{within} to mix among its {len(labels)}; "
-            "lower digest.samples_per_digest or raise data.min_samples"
-        )
     weights = torch.tensor(settings.weights or [1 / spd] * spd)
     mixed = torch.einsum("k,nk...->n...", weights, features[groups])
     one_hot = torch.nn.functional.one_hot(labels[groups], classes).float()
@@ -106,7 +127,7 @@ def make_digest(
     perturbed = add_noise(
         mixed,
         mechanism=privacy.mechanism,
-        largest=float(features.max()),
+        largest=float(features.abs().max()),
         epsilon=privacy.epsilon,
         scale_size=privacy.scale_size,
         uniforms=_uniforms("noise", silo, settings, privacy),
@@ -160,10 +181,10 @@ def read_digest(path: Path) -> Digest:
             json.loads(head["facts"]),
         )
         expected = digest.hash
-        int(digest.facts["samples_per_digest"])  # type: ignore[arg-type]
-    except (KeyError, ValueError, TypeError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(f"{path}: its header lacks or garbles {error}; make the digest again") from None
     check_digest(digest, str(path))
+    _check_facts(digest, str(path))
     if head.get("hash") != expected:
         raise FileFormatError(
             f"{path}: its content does not match its hash; it was damaged or altered, fetch it again"
@@ -174,7 +195,12 @@ def read_digest(path: Path) -> Digest:
 def check_digest(digest: Digest, source: str) -> None:
     """Check what any receiver must check: shapes, finite numbers, labels that are shares."""
     features, labels = digest.features, digest.labels
-    if labels.ndim != 2 or features.ndim < 2 or len(features) != len(labels) or not len(features):
+    if digest.silo < 0:
+        raise FileFormatError(
+            f"{source}: is of silo {digest.silo}, but silos count from 0; make the digest again"
+        )
+    sizes_fit = labels.ndim == 2 and features.ndim >= 2 and len(features) == len(labels)
+    if not sizes_fit or not features.numel() or not labels.numel():
         raise FileFormatError(
             f"{source}: features {tuple(features.shape)} and labels {tuple(labels.shape)} do not fit together"
         )
@@ -185,6 +211,20 @@ def check_digest(digest: Digest, source: str) -> None:
         row = int(((labels.sum(1) - 1).abs() + (labels < 0).any(1)).argmax())
         raise FileFormatError(
             f"{source}: label row {row} is not a set of shares that sum to 1; make the digest again"
+        )
+
+
+def _check_facts(digest: Digest, source: str) -> None:
+    """Check that a digest says how it was made."""
+    for name, kinds in FACTS.items():
+        if not isinstance(digest.facts.get(name), kinds):
+            raise FileFormatError(f"{source}: does not say its {name}; make the digest again")
+    mixed, weights = digest.facts["samples_per_digest"], digest.facts["weights"]
+    assert isinstance(weights, list)
+    shares = all(isinstance(weight, float | int) and 0 <= weight <= 1 for weight in weights)
+    if mixed != len(weights) or not shares or not math.isclose(sum(weights), 1, abs_tol=1e-6):
+        raise FileFormatError(
+            f"{source}: its weights are not {mixed} shares that sum to 1; make the digest again"
         )
 
 

@@ -25,7 +25,7 @@ def digest_of_silo(experiment: Experiment, silo: int, *, all_data: bool = False,
     else:
         layout = lay_out(experiment)
         dataset, shares = layout.dataset, layout.partition.shares
-        if silo >= len(shares):
+        if silo not in range(len(shares)):
             raise SettingError(
                 f"--silo: {silo} asked for, but data.silos is {len(shares)}; they count from 0"
             )

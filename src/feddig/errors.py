@@ -24,6 +24,12 @@ class DivergenceError(FedDigError):
     """Training produced weights or losses that are not finite numbers."""
 
 
+def first_line(error: Exception) -> str:
+    """Say in one line what another's exception says in many, or in none."""
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """Spell out the right words for a wrong one: the nearest if there is one, else all of them."""
     choices = sorted(known)

@@ -49,27 +49,34 @@ class Experiment:
         base = self.recipe.base
         return BASES[base](**self.algorithm.bases.get(base, {}))
 
-    def resolved(self, data_dir: Path = Path()) -> "Experiment":
-        """Fill in the settings that follow from others, so that the saved file leaves nothing open.
-
-        Relative paths are taken from `data_dir`, the working folder unless told otherwise.
-        """
-        joint_lr = self.moderator.joint_lr or self.training.lr
-        order = self.absence.order
+    def located(self, folder: Path = Path()) -> "Experiment":
+        """Make the paths of files absolute; relative ones are taken from `folder`."""
+        path, file, encoder = self.data.path, self.absence.file, self.digest.encoder
         return replace(
             self,
-            data=replace(
-                self.data, path=_absolute(self.data.path, data_dir), seed=_given(self.data.seed, self.seed)
+            data=replace(self.data, path=path and _absolute(path, folder)),
+            absence=replace(self.absence, file=file and _absolute(file, folder)),
+            digest=replace(
+                self.digest,
+                encoder=_absolute(encoder, folder) if encoder.endswith(".safetensors") else encoder,
             ),
+        )
+
+    def resolved(self) -> "Experiment":
+        """Fill in the settings that follow from others, so that the saved file leaves nothing open."""
+        whole, order = self.located(), self.absence.order
+        joint_lr = self.moderator.joint_lr or self.training.lr
+        return replace(
+            whole,
+            data=replace(whole.data, seed=_given(self.data.seed, self.seed)),
             absence=replace(
-                self.absence,
+                whole.absence,
                 order=order if order != "auto" else "index" if self.data.silos <= 4 else "random",
-                file=_absolute(self.absence.file, data_dir),
                 seed=_given(self.absence.seed, self.seed),
             ),
-            digest=replace(self.digest, seed=_given(self.digest.seed, self.seed)),
+            digest=replace(whole.digest, seed=_given(self.digest.seed, self.seed)),
             moderator=replace(
-                self.moderator, joint_lr=joint_lr, guidance_lr=self.moderator.guidance_lr or joint_lr
+                whole.moderator, joint_lr=joint_lr, guidance_lr=self.moderator.guidance_lr or joint_lr
             ),
         )
 
@@ -78,5 +85,5 @@ def _given(value: int | None, otherwise: int) -> int:
     return otherwise if value is None else value
 
 
-def _absolute(path: str | None, folder: Path) -> str | None:
-    return None if path is None else str((folder / Path(path).expanduser()).absolute())
+def _absolute(path: str, folder: Path) -> str:
+    return str((folder / Path(path).expanduser()).absolute())

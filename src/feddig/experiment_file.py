@@ -87,7 +87,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise SettingError(f"{path}: no such experiment file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"{path}: cannot be read ({error})") from None
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, which Python refuses
         raise SettingError(f"{path}: not valid TOML: {error}") from None
     if "format_version" in table:
         check_version(path, table["format_version"])
@@ -100,7 +100,7 @@ def _read_override(text: str) -> dict[str, Any]:
         raise SettingError(f"--set {text}: write it as section.key=value, for example training.lr=0.01")
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         parsed = value.strip()  # a bare word is a string, so that nobody needs quotes inside quotes
     return _nest({key.strip(): parsed})
 
@@ -160,6 +160,7 @@ def _section(value: object, name: str) -> Mapping[str, Any]:
     return value
 
 
+TOO_LARGE = 2**63
 _WANTED: dict[type, str] = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
 
@@ -171,6 +172,8 @@ def _check(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
         if not isinstance(value, list | tuple):
             raise SettingError(f"{name}: {value!r} is not a list of numbers; write it as [0.5, 0.5]")
         return tuple(_check(name, item, float, limits) for item in value)
+    if isinstance(value, int) and abs(value) >= TOO_LARGE:
+        raise SettingError(f"{name}: the number is too large; it must be below 2^63")
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
@@ -227,7 +230,8 @@ def _spell_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)  # JSON's escapes are TOML's too
+        # JSON's escapes are TOML's too, but for one character that TOML wants escaped
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple):
         return "[" + ", ".join(_spell_value(item) for item in value) + "]"
     return repr(value)

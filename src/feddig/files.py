@@ -50,8 +50,13 @@ def _umask() -> int:
 
 def write_tensors(path: Path, kind: str, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
     """Write a safetensors file that says what kind of FedDig file it is, and in which version."""
-    head = {**facts, "format": f"feddig-{kind}", "format_version": str(FORMAT_VERSION)}
     body = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
+    head = {
+        **facts,
+        "format": f"feddig-{kind}",
+        "format_version": str(FORMAT_VERSION),
+        "content": _content(body),
+    }
     # one key only: safetensors writes several in random order, and the same content must give the same bytes
     write_atomically(path, save(body, metadata={HEAD: json.dumps(head, sort_keys=True)}))
 
@@ -64,7 +69,7 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise FileFormatError(f"{path}: no such file") from None
-    except (SafetensorError, OSError, ValueError) as error:
+    except (SafetensorError, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(
             f"{path}: not a readable safetensors file ({error}); make or copy it again"
         ) from None
@@ -72,7 +77,19 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str
     if facts.get("format") != f"feddig-{kind}":
         raise FileFormatError(f"{path}: not a FedDig {kind} file; give one that this program wrote")
     check_version(path, facts.get("format_version"))
+    if facts.get("content") != _content(tensors):
+        raise FileFormatError(
+            f"{path}: its content does not match its hash; it was damaged, make or copy it again"
+        )
     return tensors, facts
+
+
+def _content(tensors: Mapping[str, np.ndarray]) -> str:
+    """Hash tensors by name, shape, type and bytes."""
+    chunks = []
+    for name, array in sorted(tensors.items()):
+        chunks += [f"{name} {array.shape} {array.dtype}".encode(), np.ascontiguousarray(array).tobytes()]
+    return content_hash(*chunks)
 
 
 def check_version(path: Path, found: object) -> None:

@@ -141,6 +141,11 @@ class Moderator:
     def restore(self, state: dict[str, Tensor]) -> None:
         """Take such a state over."""
         device = self._classifier.device
+        if state["weights"].shape != self.weights.shape:
+            raise FileFormatError(
+                f"checkpoint: of a model of {len(state['weights']):,} parameters, not {len(self.weights):,}; "
+                "experiment.toml was changed since"
+            )
         self.weights = state["weights"].to(device)
         self.samples = [int(count) for count in state["samples"]]
         if self.guidance_producer is not None:

@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,20 @@ log = logging.getLogger("feddig")
 TIMES = ("seconds", "seconds_silos", "seconds_recall", "seconds_joint")
 """The fields of a metrics row that differ between two runs of the same seed."""
 
-BEFORE_THE_START = ("partition.csv", "availability.csv", "metrics.jsonl", "log.txt", "digests", "checkpoint")
-"""What a folder may hold before its experiment.toml is written."""
+STARTING = ".starting"
+"""Marks a folder as ours until its experiment.toml is written: what a killed start left may be cleared away."""
 
 
-def _entries(path: Path) -> list[str]:
-    """List a folder, less the parts of files that were being written when a process was killed."""
-    if not path.is_dir():
-        return [path.name]
-    return sorted(entry.name for entry in path.iterdir() if not entry.name.endswith(".part"))
+@dataclass(frozen=True)
+class Checkpoint:
+    """The last finished round."""
+
+    rounds: int
+    """How many rounds are done."""
+    state: dict[str, Tensor]
+    digests: dict[int, Digest]
+    fingerprint: str
+    """Of the data set."""
 
 
 class ResultsFolder:
@@ -55,20 +61,27 @@ class ResultsFolder:
             raise FedDigError(
                 f"{self.path}: holds a run already; continue it with --resume, or choose another --out"
             )
-        if self.path.exists():
-            foreign = [name for name in _entries(self.path) if name not in BEFORE_THE_START]
-            if foreign:
+        mark = self.path / STARTING
+        if self.path.exists() and not mark.exists():
+            entries = sorted(self.path.iterdir()) if self.path.is_dir() else [self.path]
+            if entries:
                 raise FedDigError(
-                    f"{self.path}: holds {foreign[0]!r}, which is not ours; choose another --out"
+                    f"{self.path}: holds {entries[0].name!r}, which is not ours; choose another --out"
                 )
-            shutil.rmtree(self.path)  # killed before experiment.toml was there: nothing was trained yet
-        self.path.mkdir(parents=True)
+        self.path.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        for entry in self.path.iterdir():  # left by a start that was killed: nothing was trained yet
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry != mark:
+                entry.unlink()
 
     def write_setting(self, experiment: Experiment, partition: str, availability: str) -> None:
         """Write what the run is made of; the experiment goes last, as the sign that the others are there."""
         write_atomically(self.path / "partition.csv", partition)
         write_atomically(self.path / "availability.csv", availability)
         write_atomically(self.path / "experiment.toml", write_experiment(experiment))
+        (self.path / STARTING).unlink(missing_ok=True)
 
     def check_setting(self, partition: str, availability: str) -> None:
         """On resuming, check that data and absence still come out as they did."""
@@ -108,17 +121,21 @@ class ResultsFolder:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Read the rows of the rounds so far."""
-        return self._rows((self.path / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
+        return self._rows(self._lines())
 
-    def _rows(self, lines: list[str]) -> list[dict[str, Any]]:
+    def _lines(self) -> list[bytes]:
+        path = self.path / "metrics.jsonl"
+        return path.read_bytes().splitlines() if path.exists() else []
+
+    def _rows(self, lines: list[bytes]) -> list[dict[str, Any]]:
         rows = []
         for number, line in enumerate(lines):
             try:
                 row = json.loads(line)
-            except json.JSONDecodeError:
-                raise FileFormatError(
-                    f"{self.path / 'metrics.jsonl'}: line {number + 1} is damaged"
-                ) from None
+            except ValueError:
+                row = None
+            if not isinstance(row, dict):
+                raise FileFormatError(f"{self.path / 'metrics.jsonl'}: line {number + 1} is damaged")
             check_version(self.path / "metrics.jsonl", row.get("format_version"))
             rows.append(row)
         return rows
@@ -126,11 +143,13 @@ class ResultsFolder:
     def rewind(self, rounds: int) -> None:
         """Drop rows past the checkpoint: those of a round that was cut off before it was done."""
         path = self.path / "metrics.jsonl"
-        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-        rows = self._rows(lines[:rounds])
+        lines = self._lines()[:rounds]
+        rows = self._rows(lines)
         if [row.get("round") for row in rows] != list(range(rounds)):
             raise FileFormatError(f"{path}: lacks rows of the {rounds} rounds that the checkpoint has done")
-        write_atomically(path, "".join(line + "\n" for line in lines[:rounds]))
+        kept = b"".join(line + b"\n" for line in lines)
+        if kept != (path.read_bytes() if path.exists() else None):
+            write_atomically(path, kept)
 
     @property
     def checkpoint_path(self) -> Path:
@@ -138,32 +157,32 @@ class ResultsFolder:
         return self.path / "checkpoint" / "state.safetensors"
 
     def write_checkpoint(
-        self, rounds: int, state: Mapping[str, Tensor], digests: Mapping[int, Digest]
+        self, rounds: int, state: Mapping[str, Tensor], digests: Mapping[int, Digest], fingerprint: str
     ) -> None:
         """Put the state after so many rounds in place of the last one; digests are referred to by hash."""
         hashes = {str(silo): digest.hash for silo, digest in sorted(digests.items())}
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
-        facts = {"rounds": str(rounds), "digests": json.dumps(hashes)}
+        facts = {"rounds": str(rounds), "digests": json.dumps(hashes), "data": fingerprint}
         write_tensors(self.checkpoint_path, "checkpoint", arrays, facts)
 
-    def read_checkpoint(self) -> tuple[int, dict[str, Tensor], dict[int, Digest]] | None:
-        """Read the rounds done, the state and the digests it refers to; None before the first round."""
+    def read_checkpoint(self) -> Checkpoint | None:
+        """Read the last finished round with the digests it refers to; None before the first."""
         if not self.checkpoint_path.exists():
             return None
         arrays, facts = read_tensors(self.checkpoint_path, "checkpoint")
         digests = {}
         for silo, wanted in json.loads(facts["digests"]).items():
-            digest = read_digest(self.digest_path(int(silo)))
-            if digest.hash != wanted:
-                raise FileFormatError(
-                    f"{self.digest_path(int(silo))}: not the digest that the checkpoint refers to"
-                )
-            digests[int(silo)] = digest
-        return (
-            int(facts["rounds"]),
-            {name: torch.from_numpy(array) for name, array in arrays.items()},
-            digests,
-        )
+            path = self.digest_path(int(silo))
+            digests[int(silo)] = read_digest(path)
+            if digests[int(silo)].hash != wanted:
+                raise FileFormatError(f"{path}: not the digest that the checkpoint refers to")
+        state = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return Checkpoint(int(facts["rounds"]), state, digests, facts["data"])
+
+    def clear_parts(self) -> None:
+        """Remove the parts of files that were being written when a process was killed."""
+        for part in self.path.rglob(".*.part"):
+            part.unlink()
 
     def write_model(self, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
         """Write model.safetensors or guidance.safetensors, named as the module's state dict is."""
@@ -172,8 +191,7 @@ class ResultsFolder:
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json, which marks the run as finished."""
-        text = json.dumps({"format_version": FORMAT_VERSION, **summary}, indent=2)
-        write_atomically(self.path / "summary.json", text + "\n")
+        write_atomically(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
 
     def summary(self) -> dict[str, Any]:
         """Read summary.json."""

@@ -17,7 +17,7 @@ from feddig._version import __version__
 from feddig.data.datasets import Dataset
 from feddig.device import describe_device
 from feddig.digest import Digest
-from feddig.errors import FedDigError
+from feddig.errors import FedDigError, FileFormatError, first_line
 from feddig.evaluation import accuracy
 from feddig.experiment import Experiment
 from feddig.files import FORMAT_VERSION
@@ -78,7 +78,8 @@ def _go_on(
 ) -> dict[str, Any]:
     """Train from the checkpoint (or from the start) to the end, recording each round."""
     with _log_file(folder):
-        done = _restore(simulation, folder)
+        fingerprint = simulation.dataset.fingerprint()
+        done = _restore(simulation, folder, fingerprint)
         _announce(simulation, done)
         recipe, rounds = simulation.experiment.recipe, simulation.experiment.training.rounds
         board = _tensorboard(simulation.experiment, folder)
@@ -92,17 +93,19 @@ def _go_on(
             range(done, last),
             frozen_from=simulation.absence.first_leave(),
         )
-        for result in steps:
-            row = _measure(simulation, result)
-            row["seconds"], started = time.perf_counter() - started, time.perf_counter()
-            folder.append_metrics(row)
-            folder.write_checkpoint(
-                result.round + 1, simulation.moderator.state(), simulation.moderator.digests
-            )
-            progress.round(row)
-            board(row)
-            log.debug("round %d: %s", result.round, json.dumps(row))
-        progress.stop()
+        try:
+            for result in steps:
+                row = _measure(simulation, result)
+                row["seconds"], started = time.perf_counter() - started, time.perf_counter()
+                folder.append_metrics(row)
+                folder.write_checkpoint(
+                    result.round + 1, simulation.moderator.state(), simulation.moderator.digests, fingerprint
+                )
+                progress.round(row)
+                board(row)
+                log.debug("round %d: %s", result.round, json.dumps(row))
+        finally:
+            progress.stop()
         if last < rounds:
             return {}
         summary = _summary(simulation, folder)
@@ -110,17 +113,24 @@ def _go_on(
         return summary
 
 
-def _restore(simulation: Simulation, folder: ResultsFolder) -> int:
+def _restore(simulation: Simulation, folder: ResultsFolder, fingerprint: str) -> int:
     """Load the checkpoint if there is one, and give the number of rounds it has done."""
+    folder.clear_parts()
     checkpoint = folder.read_checkpoint()
     if checkpoint is None:
         folder.rewind(0)
         return 0
-    done, state, digests = checkpoint
-    folder.rewind(done)
-    simulation.moderator.restore(state)
-    simulation.moderator.hold(digests.values())
-    return done
+    if checkpoint.fingerprint != fingerprint:
+        raise FileFormatError(f"{folder.path}: was begun with other images than the data set holds now")
+    try:
+        simulation.moderator.restore(checkpoint.state)
+    except (KeyError, RuntimeError) as error:
+        raise FileFormatError(
+            f"{folder.checkpoint_path}: does not fit experiment.toml, which was changed ({first_line(error)})"
+        ) from None
+    simulation.moderator.hold(checkpoint.digests.values())
+    folder.rewind(checkpoint.rounds)
+    return checkpoint.rounds
 
 
 def _digest_keeper(simulation: Simulation, folder: ResultsFolder) -> Callable[[Silo], Digest]:
@@ -183,10 +193,17 @@ def _summary(simulation: Simulation, folder: ResultsFolder) -> dict[str, Any]:
     digests = simulation.moderator.digests
     simulation.network.load(simulation.moderator.weights)
     return {
+        "format_version": FORMAT_VERSION,
         "algorithm": experiment.algorithm.name,
         "scenario": experiment.absence.scenario,
         "seed": experiment.seed,
         "rounds": len(rows),
+        "data": {
+            "name": simulation.dataset.name,
+            "train": len(simulation.dataset.train),
+            "test": len(simulation.dataset.test),
+            "fingerprint": simulation.dataset.fingerprint(),
+        },
         "accuracy": accuracy_measures([row["test_accuracy"] for row in rows], simulation.absence),
         "silo_test_accuracy": [accuracy(simulation.network, samples) for samples in simulation.silo_tests],
         "bytes": {
@@ -263,7 +280,8 @@ def _log_file(folder: ResultsFolder) -> Iterator[None]:
         log.info("log, format_version %d", FORMAT_VERSION)
         yield
     except (FedDigError, KeyboardInterrupt) as error:
-        log.error("stopped: %s", error or "interrupted")
+        # no louder: the caller tells the user, this tells whoever reads the file
+        log.info("stopped: %s", str(error) or "interrupted")
         raise
     finally:
         log.removeHandler(handler)

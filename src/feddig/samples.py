@@ -86,7 +86,9 @@ class RawSamples:
             return torch.cat([self._encoder(self.images(part)) for part in indices])
 
     def _read(self, places: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(self._images.pixels[self._rows[places]]))
+        pixels = np.ascontiguousarray(self._images.pixels[self._rows[places]])
+        # through one dimension: a lone channel may carry any stride, and torch chooses its sums by strides
+        return torch.from_numpy(pixels.reshape(-1)).view(pixels.shape)
 
 
 class DigestSamples:

@@ -2,9 +2,9 @@
 
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 import torch
@@ -14,12 +14,13 @@ from feddig.absence import Absence
 from feddig.data.datasets import Dataset
 from feddig.data.partition import Partition
 from feddig.device import choose_device
-from feddig.digest import Digest
+from feddig.digest import Digest, check_mixable
 from feddig.engines.in_process import InProcessEngine
+from feddig.errors import SettingError
 from feddig.experiment import Experiment
 from feddig.layout import lay_out
 from feddig.models.check import check_networks
-from feddig.models.classifier import build_classifier
+from feddig.models.classifier import SIZES, build_classifier
 from feddig.models.encoder import feature_shape, load_encoder
 from feddig.models.flat import FlatNetwork
 from feddig.models.guidance import build_guidance
@@ -80,32 +81,15 @@ def build_simulation(
     """Load, deal out and build everything an experiment names."""
     layout = lay_out(experiment, dataset)
     experiment, dataset, dealt = layout.experiment, layout.dataset, layout.partition
-    recipe, networks = experiment.recipe, networks or Networks()
     place = choose_device(device)
     if experiment.training.threads:
         torch.set_num_threads(experiment.training.threads)
     image_shape = padded_shape(dataset.train)
 
-    encoder = code = None
-    if recipe.sees_features:
-        encoder = copy.deepcopy(networks.encoder) or load_encoder(experiment.digest.encoder, image_shape[0])
-        encoder = encoder.eval().requires_grad_(False)
-        code = feature_shape(encoder, image_shape)
-        encoder = encoder.to(place)
-    classifier = networks.classifier and copy.deepcopy(networks.classifier)
-    classifier = classifier or _seeded(
-        experiment, "classifier",
-        partial(build_classifier, experiment.model.classifier, image_shape, dataset.classes, code,
-                copy.deepcopy(networks.raw_extractor)),
-    )  # fmt: skip
-    guidance = None
-    if recipe.collects_digests and code is not None:
-        guidance = networks.guidance and copy.deepcopy(networks.guidance)
-        guidance = guidance or _seeded(
-            experiment, "guidance", partial(build_guidance, experiment.model.guidance, code, image_shape)
-        )
-    check_networks(classifier, guidance, image_shape=image_shape, feature_shape=code, classes=dataset.classes)
-
+    encoder, classifier, guidance = _networks(
+        experiment, image_shape, dataset.classes, networks or Networks()
+    )
+    encoder = encoder.to(place) if encoder is not None else None
     algorithm = experiment.base_algorithm()
     silos = tuple(
         Silo(
@@ -117,6 +101,9 @@ def build_simulation(
         )
         for index, rows in enumerate(layout.training_rows())
     )
+    if experiment.recipe.collects_digests:
+        for silo in silos:
+            check_mixable(silo.index, silo.samples.labels, experiment.digest)
     network = FlatNetwork(classifier, place)
     moderator = Moderator(
         silos=len(silos),
@@ -158,8 +145,39 @@ def build_simulation(
     )
 
 
-def _seeded(experiment: Experiment, name: str, build: Callable[[], nn.Module]) -> nn.Module:
-    """Build a network with initial weights from its own stream."""
+def _networks(
+    experiment: Experiment, image_shape: tuple[int, int, int], classes: int, given: Networks
+) -> tuple[nn.Module | None, nn.Module, nn.Module | None]:
+    """Build P_R, M and P_G as far as the algorithm needs them, and check that they fit together."""
+    recipe, model = experiment.recipe, experiment.model
+    given = copy.deepcopy(given)
+    encoder, guidance, code = None, None, None
+    if recipe.sees_features:
+        encoder = given.encoder
+        if encoder is None:
+            encoder = load_encoder(experiment.digest.encoder, image_shape[0])
+        encoder = encoder.eval().requires_grad_(False)
+        code = feature_shape(encoder, image_shape)
+    classifier = given.classifier
+    if given.raw_extractor is not None and (classifier is not None or model.classifier not in SIZES):
+        raise SettingError(
+            "Networks.raw_extractor: goes into a named classifier; a classifier of your own has its own"
+        )
+    if classifier is None:
+        with _initial_weights(experiment, "classifier"):
+            classifier = build_classifier(model.classifier, image_shape, classes, code, given.raw_extractor)
+    if recipe.collects_digests and code is not None:
+        guidance = given.guidance
+        if guidance is None:
+            with _initial_weights(experiment, "guidance"):
+                guidance = build_guidance(model.guidance, code, image_shape)
+    check_networks(classifier, guidance, image_shape=image_shape, feature_shape=code, classes=classes)
+    return encoder, classifier, guidance
+
+
+@contextmanager
+def _initial_weights(experiment: Experiment, name: str) -> Iterator[None]:
+    """Draw a network's initial weights from its own stream, and leave torch's global one as it was."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(experiment.seed, "initial weights", name))
-        return build()
+        yield

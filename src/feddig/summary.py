@@ -15,7 +15,8 @@ MEASURES = (
 
 def accuracy_measures(accuracies: Sequence[float], absence: Absence) -> Mapping[str, float | None]:
     """Compute every measure from the test accuracy of rounds 0, 1, 2 ...; None where it is not reached."""
-    away = [accuracies[round] for round in absence.absence_rounds()]
+    phase = absence.absence_rounds()
+    away = [accuracies[round] for round in phase]
     first, last = absence.first_leave(), absence.last_leave()
 
     def mean_of(start: int, end: int) -> float | None:
@@ -28,7 +29,7 @@ def accuracy_measures(accuracies: Sequence[float], absence: Absence) -> Mapping[
         "final": accuracies[-1],
         "best": max(accuracies),
         "absence_mean": fmean(away) if away else None,
-        "absence_auc": _area(away),
+        "absence_auc": _area(phase, away),
         "mean_251_259": mean_of(251, 259),
         "mean_250_299": mean_of(250, 299),
         "after_9": after(9),
@@ -38,8 +39,11 @@ def accuracy_measures(accuracies: Sequence[float], absence: Absence) -> Mapping[
     }
 
 
-def _area(values: Sequence[float]) -> float | None:
+def _area(rounds: Sequence[int], values: Sequence[float]) -> float | None:
     """Give the area under the curve by trapezoids, per round, so that it is a percentage again."""
-    if len(values) < 2:
-        return values[0] if values else None
-    return fmean((left + right) / 2 for left, right in itertools.pairwise(values))
+    if not values:
+        return None
+    points = itertools.pairwise(zip(rounds, values, strict=True))
+    # between two absences lies no absence: no trapezoid spans a gap
+    areas = [(left + right) / 2 for (before, left), (after, right) in points if after == before + 1]
+    return fmean(areas or values)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from feddig.files import content_hash
+
 
 @dataclass(frozen=True, eq=False)
 class Images:
@@ -30,3 +32,12 @@ class Dataset:
     test: Images
     classes: int
     class_names: tuple[str, ...]
+
+    def fingerprint(self) -> str:
+        """Name the data by its labels and a thousand of its images, so that a change is noticed cheaply."""
+        chunks = []
+        for images in (self.train, self.test):
+            places = np.unique(np.linspace(0, len(images) - 1, min(len(images), 1000)).astype(np.int64))
+            chunks += [str(images.pixels.shape).encode(), images.labels.tobytes()]
+            chunks.append(np.ascontiguousarray(images.pixels[places]).tobytes())
+        return content_hash(*chunks)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from feddig.errors import SettingError
+from feddig.errors import SettingError, first_line
 
 
 def check_networks(
@@ -52,9 +52,8 @@ def _call(key: str, forward: Callable[[], Tensor]) -> Tensor:
     try:
         with torch.no_grad():
             output = forward()
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        reason = str(error).splitlines()[0]
-        raise SettingError(f"{key}: fails on a batch of two zero samples: {reason}") from None
+    except Exception as error:  # a user's network may fail in any way
+        raise SettingError(f"{key}: fails on a batch of two zero samples: {first_line(error)}") from error
     if not isinstance(output, Tensor) or not output.is_floating_point():
         raise SettingError(f"{key}: gives {type(output).__name__}, not a tensor of floats")
     return output

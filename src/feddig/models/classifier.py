@@ -8,8 +8,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from feddig.errors import SettingError
-from feddig.models.guidance import import_network
+from feddig.errors import SettingError, first_line
+from feddig.models.imported import import_network
 
 
 class Classifier(nn.Module):
@@ -97,8 +97,7 @@ def _width(extractor: nn.Module, shape: tuple[int, ...], symbol: str) -> int:
     try:
         with torch.no_grad():
             return int(extractor(torch.zeros(2, *shape)).flatten(1).shape[1])
-    except RuntimeError as error:
-        reason = str(error).splitlines()[0]
+    except Exception as error:  # F_R may be a user's network
         raise SettingError(
-            f"model.classifier: {symbol} does not take inputs of shape {shape}: {reason}"
-        ) from None
+            f"model.classifier: {symbol} does not take inputs of shape {shape}: {first_line(error)}"
+        ) from error

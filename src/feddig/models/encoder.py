@@ -4,7 +4,6 @@ It is public and fixed: nobody trains it during a federation, and everybody must
 why an encoder has a hash. The default encoders were trained on generated images only (encoder_making.py).
 """
 
-import importlib
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 
 from feddig.errors import FileFormatError, SettingError
 from feddig.files import content_hash, read_tensors, write_tensors
+from feddig.models.imported import import_network
 
 SHIPPED = {1: "grey.safetensors", 3: "colour.safetensors"}
 SETTING = "digest.encoder"
@@ -43,7 +43,7 @@ def load_encoder(spec: str, channels: int) -> nn.Module:
     elif spec.endswith(".safetensors"):
         encoder = _load_file(Path(spec), channels)
     elif ":" in spec:
-        encoder = _call_maker(spec, channels)
+        encoder = import_network(spec, SETTING, "default", channels)
     else:
         raise SettingError(
             f'{SETTING}: {spec!r} names no encoder; give "default", a .safetensors file '
@@ -121,18 +121,6 @@ def _load_file(path: Path, channels: int) -> nn.Module:
         raise FileFormatError(f"{path}: holds weights of another network; make the encoder again") from None
     if facts.get("hash") != encoder_hash(encoder):
         raise FileFormatError(f"{path}: the weights do not match their hash; make or copy the file again")
-    return encoder
-
-
-def _call_maker(spec: str, channels: int) -> nn.Module:
-    module_name, _, function_name = spec.partition(":")
-    try:
-        maker = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SettingError(f"{SETTING}: cannot import {spec!r} ({error}); check the spelling") from None
-    encoder = maker(channels)
-    if not isinstance(encoder, nn.Module):
-        raise SettingError(f"{SETTING}: {spec} returned {type(encoder).__name__}, not a torch.nn.Module")
     return encoder
 
 

@@ -1,11 +1,11 @@
 """The guidance producer P_G: the moderator's private network from a digest to something like an image."""
 
-import importlib
 from typing import cast
 
 from torch import Tensor, nn
 
 from feddig.errors import SettingError
+from feddig.models.imported import import_network
 
 
 class Deconvolution(nn.Module):
@@ -35,20 +35,3 @@ def build_guidance(name: str, feature_shape: tuple[int, ...], image_shape: tuple
             )
         return Deconvolution(feature_shape[0], image_shape[0])
     return import_network(name, "model.guidance", "deconvolution", feature_shape, image_shape)
-
-
-def import_network(name: str, key: str, known: str, *arguments: object) -> nn.Module:
-    """Call a user's own function, given as package.module:function, for a network."""
-    module_name, colon, function_name = name.partition(":")
-    if not colon:
-        raise SettingError(f"{key}: {name!r} is not known; choose {known}, or write package.module:function")
-    try:
-        function = getattr(importlib.import_module(module_name), function_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise SettingError(
-            f"{key}: {name!r} cannot be imported ({error}); check the name and PYTHONPATH"
-        ) from None
-    network = function(*arguments)
-    if not isinstance(network, nn.Module):
-        raise SettingError(f"{key}: {name!r} returned {type(network).__name__}, not a torch.nn.Module")
-    return network

@@ -36,19 +36,19 @@ def read_result(path: Path) -> Result:
     try:
         experiment = tomllib.loads(file.read_text(encoding="utf-8"))
         check_version(file, experiment.get("format_version"))
+        algorithm, scenario = experiment["algorithm"]["name"], experiment["absence"]["scenario"]
+        seed = experiment["seed"]
         file = path / "availability.csv"
-        with file.open(encoding="utf-8") as stream:
-            table = list(csv.reader(line for line in stream if not line.startswith("#")))[1:]
-        present = [[cell == "1" for cell in row[1:]] for row in table]
+        heading, _, *table = file.read_text(encoding="utf-8").splitlines()
+        check_version(file, heading.rpartition(" ")[2])
+        present = [[cell == "1" for cell in row[1:]] for row in csv.reader(table)]
         file = path / "metrics.jsonl"
         rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    except (OSError, tomllib.TOMLDecodeError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise FileFormatError(f"{file}: cannot be read ({error}); give a folder that feddig wrote") from None
-    return Result(
-        path,
-        experiment["algorithm"]["name"],
-        experiment["absence"]["scenario"],
-        experiment["seed"],
-        present,
-        rows,
-    )
+        for row in rows:
+            check_version(file, row["format_version"])
+            float(row["test_accuracy"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise FileFormatError(
+            f"{file}: cannot be read ({error!r}); give a folder that feddig wrote"
+        ) from None
+    return Result(path, algorithm, scenario, seed, present, rows)

@@ -1,0 +1,746 @@
+"""The command line: what it prints where, what it writes, and how it says that something is wrong."""
+
+import json
+import logging
+import os
+import pty
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from conftest import draw_tiny_dataset, make_tiny_experiment
+from feddig import read_digest
+from feddig._version import __version__
+from feddig.cli import main
+from feddig.experiment_file import write_experiment
+from folders import contents, rows_without_times, snapshot, start_feddig
+
+COMMANDS = [
+    [],
+    ["run"],
+    ["compare"],
+    ["digest"],
+    ["digest", "make"],
+    ["digest", "show"],
+    ["encoder"],
+    ["encoder", "make"],
+]
+
+
+@dataclass(frozen=True)
+class Said:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+Give = Callable[..., Said]
+
+
+@pytest.fixture
+def give(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> Iterator[Give]:
+    """Give commands in this process, which starts faster than a new one; tmp_path is the working folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    for name in ("FEDDIG_DATA", "FORCE_COLOR", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
+
+    def command(*words: object) -> Said:
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        said = capsys.readouterr()
+        return Said(int(ended.value.code or 0), said.out, said.err)
+
+    yield command
+    # the log writes to the standard error of the test that is over
+    logging.getLogger("feddig").handlers.clear()
+
+
+@pytest.fixture(scope="session")
+def tiny_npz(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny data set as a file."""
+    path = tmp_path_factory.mktemp("data") / "tiny.npz"
+    dataset = draw_tiny_dataset(120, 40)
+    np.savez(
+        path,
+        x_train=dataset.train.pixels,
+        y_train=dataset.train.labels,
+        x_test=dataset.test.pixels,
+        y_test=dataset.test.labels,
+    )
+    return path
+
+
+@pytest.fixture
+def tiny(tiny_npz: Path, tmp_path: Path) -> Path:
+    """The tiny experiment as a file in the working folder: four rounds, a silo fewer in each after the first."""
+    experiment = make_tiny_experiment(
+        data={"name": "npz", "path": str(tiny_npz)}, training={"rounds": 4, "batch": 32}
+    )
+    (tmp_path / "tiny.toml").write_text(write_experiment(experiment), encoding="utf-8")
+    return tmp_path / "tiny.toml"
+
+
+# --- before anything runs
+
+
+def test_the_version_is_printed_whichever_way_the_command_is_given() -> None:
+    for command in ([sys.executable, "-m", "feddig"], [Path(sys.executable).parent / "feddig"]):
+        done = subprocess.run([*command, "--version"], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (0, f"feddig {__version__}\n"), done.stderr
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_every_command_explains_itself(command: list[str], flag: str, give: Give) -> None:
+    said = give(*command, flag)
+    assert (said.code, said.err) == (0, "")
+    assert " ".join(["Usage: feddig", *command]) in said.out
+
+
+def test_help_names_every_option(give: Give) -> None:
+    options = {
+        "run": ["--set", "--out", "--resume", "--device", "--data-dir", "--quiet", "--json", "--log-level"],
+        "compare": ["--set", "--algorithms", "--scenarios", "--seeds", "--out", "--json"],
+        "digest make": ["--set", "--silo", "--all-data", "--classes", "--out", "--json"],
+        "digest show": ["--json"],
+        "encoder make": ["--out", "--channels", "--seed", "--steps", "--json"],
+    }
+    for command, names in options.items():
+        text = give(*command.split(), "--help").out
+        assert [name for name in names if name not in text] == []
+
+
+def test_a_command_alone_shows_its_help(give: Give) -> None:
+    said = give()
+    assert said.code in (0, 2)
+    assert "compare" in said.out + said.err
+
+
+def test_help_does_not_wait_for_torch() -> None:
+    program = (
+        "import sys\nfrom feddig.cli import main\n"
+        "try: main(['run', '--help'])\nexcept SystemExit: print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "False", done.stderr
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_completion_can_be_shown() -> None:
+    # bash must stay the parent, because the shell is found by looking at the processes above
+    script = f"{sys.executable} -m feddig --show-completion; exit $?"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "_FEDDIG_COMPLETE=complete_bash" in done.stdout
+
+
+# --- mistakes are one line
+
+
+def complaint(said: Said) -> str:
+    """Check that this is one line, exit code 2 and nothing else; give the line."""
+    assert said.code == 2
+    assert said.out == ""
+    lines = said.err.splitlines()
+    assert len(lines) == 1, said.err
+    assert lines[0].startswith("feddig: error: ")
+    return lines[0].removeprefix("feddig: error: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--set", "training.learning=1"], "training.learning: unknown key; did you mean"),
+        (["--set", "trainin.lr=1"], "trainin: unknown key; did you mean 'training.lr'?"),
+        (["--set", "training.lr=fast"], "training.lr: 'fast' is not a number"),
+        (["--set", "training.lr=-1"], "training.lr: -1 is out of range; it must be above 0"),
+        (["--set", "training.lr=nan"], "training.lr: nan is not a finite number"),
+        (["--set", "training.rounds=1.5"], "training.rounds: 1.5 is not a whole number"),
+        (["--set", "training=3"], "training: 3 stands where the section [training] should"),
+        (["--set", "training.lr"], "--set training.lr: write it as section.key=value"),
+        (["--set", "=3"], "--set =3: write it as section.key=value"),
+        (
+            ["--set", "algorithm.name=fedvag"],
+            "algorithm.name: unknown algorithm 'fedvag'; did you mean 'fedavg'?",
+        ),
+        (["--set", "algorithm.fedprox.nu=1"], "algorithm.fedprox.nu: unknown key; did you mean"),
+        (
+            ["--set", "absence.scenario=sequentiel"],
+            "absence.scenario: 'sequentiel' is not known; did you mean",
+        ),
+        (["--set", "absence.scenario=file"], 'absence.file: goes with absence.scenario = "file"'),
+        (["--set", "data.name=mnist"], "data.name: unknown data set 'mnist'"),
+        (["--set", "data.name=npz"], "data.path: the data set 'npz' needs a path"),
+        (["--set", "data.name=npz", "--set", "data.path=no.npz"], "data.path: "),
+        (["--set", "data.path=here"], "data.path: fashion-mini comes with FedDig and takes no path"),
+        (["--set", "data.limit=99999"], "data.limit: 99999 images wanted"),
+        (["--set", "data.name=tensors"], 'data.name: "tensors" stands for arrays given in Python'),
+        (["--set", "model.classifier=huge"], "model.classifier: 'huge' is not known"),
+        (["--set", "digest.encoder=mine"], "digest.encoder: 'mine' names no encoder"),
+        (["--set", "digest.encoder=mine.safetensors"], "digest.encoder: no file at "),
+        (["--device", "tpu"], "--device: 'tpu' is not known; choose auto, cpu, cuda or cuda:N"),
+        (["--device", "cpu:1"], "--device: 'cpu:1' is not known"),
+        (["--device", "cuda:99"], "--device: 'cuda:99' asked for, but"),
+        (["missing.toml"], "missing.toml: no such experiment file"),
+        (["--resume", "nowhere"], "nowhere: holds no experiment.toml, so there is nothing to resume here"),
+    ],
+)
+def test_a_mistake_in_a_run_is_one_line_and_nothing_is_written(
+    words: list[str], line: str, give: Give, tmp_path: Path
+) -> None:
+    said = complaint(give("run", *words))
+    assert said.startswith(line)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (b"[training\nlr = 1", "bad.toml: not valid TOML: "),
+        (b"[training]\nlr = 1\nlr = 2\n", "bad.toml: not valid TOML: "),
+        (b'[data]\nname = "\xe9"\n', "bad.toml: cannot be read"),
+        (b"format_version = 7\n", "bad.toml: format_version 7, but this FedDig reads 1"),
+        (b"[trainig]\nlr = 1\n", "bad.toml: trainig: unknown key; did you mean"),
+        (b"training = 3\n", "bad.toml: training: 3 stands where the section [training] should"),
+    ],
+)
+def test_a_bad_file_is_one_line_that_names_it(content: bytes, line: str, give: Give, tmp_path: Path) -> None:
+    (tmp_path / "bad.toml").write_bytes(content)
+    assert complaint(give("run", "bad.toml")).startswith(line)
+
+
+def test_a_folder_in_the_files_place_is_one_line(give: Give) -> None:
+    assert complaint(give("run", ".")).startswith(".: cannot be read")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (
+            ["--algorithms", "fedavg,fedvag"],
+            "algorithm.name: unknown algorithm 'fedvag'; did you mean 'fedavg'?",
+        ),
+        (["--algorithms", " , "], "--algorithms: names nothing"),
+        (["--scenarios", "nowhere"], "--scenarios: 'nowhere' is not known; "),
+        (["--seeds", "0,one"], "--seeds: 'one' is not a whole number"),
+        (["--seeds", "0,-1"], "--seeds: '-1' is not a whole number"),
+        (["--seeds", ""], "--seeds: names nothing"),
+        (["--scenarios", "file"], 'absence.file: the scenario "file" needs a CSV'),
+    ],
+)
+def test_a_mistake_in_a_comparison_is_one_line(
+    words: list[str], line: str, give: Give, tmp_path: Path
+) -> None:
+    assert complaint(give("compare", *words)).startswith(line)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["digest", "show", "no.safetensors"], "no.safetensors: cannot be read (No such file or directory)"),
+        (["digest", "show", "mine.txt"], "mine.txt: "),
+        (["digest", "make", "--silo", "4"], "--silo: 4 asked for, but data.silos is 4; they count from 0"),
+        (["digest", "make", "--classes", "3"], "--classes: 3 given, but the data has labels up to 9"),
+        (
+            ["digest", "make", "--out", "mine.txt"],
+            "mine.txt: exists already; a second digest of the same data",
+        ),
+        (["encoder", "make", "--out", "mine.txt"], "mine.txt: exists already; choose another --out"),
+    ],
+)
+def test_a_mistake_with_digests_or_encoders_is_one_line(
+    words: list[str], line: str, give: Give, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.txt").write_text("years of work", encoding="utf-8")
+    assert complaint(give(*words)).startswith(line)
+    assert (tmp_path / "mine.txt").read_text(encoding="utf-8") == "years of work"
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["run", "--sett", "a=1"], ["run", "--log-level", "loud"], ["digest", "make", "--silo", "-1"], ["rum"]],
+)
+def test_a_mistake_in_the_options_is_one_line_too(words: list[str], give: Give) -> None:
+    complaint(give(*words))
+
+
+def test_a_mistake_in_the_options_is_no_traceback(give: Give) -> None:
+    said = give("run", "--sett", "a=1")
+    assert (said.code, said.out) == (2, "")
+    assert "Traceback" not in said.err
+    assert "--sett" in said.err
+
+
+def test_what_goes_wrong_in_a_run_is_one_line_too(give: Give, tiny: Path) -> None:
+    diverging = ["--set", "training.weight_decay=1e12", "--set", "training.lr=100"]
+    assert "training diverged" in complaint(give("run", tiny, *diverging, "--quiet"))
+
+
+def test_what_goes_wrong_in_a_run_is_no_traceback(give: Give, tiny: Path) -> None:
+    said = give("run", tiny, "--set", "training.weight_decay=1e12", "--set", "training.lr=100", "--quiet")
+    assert said.code == 2
+    assert "training diverged" in said.err.splitlines()[-1]
+    assert said.err.splitlines()[-1].startswith("feddig: error: ")
+    assert "Traceback" not in said.err
+
+
+# --- where results go
+
+
+def test_a_run_prints_its_measures_and_its_folder(give: Give, tiny: Path) -> None:
+    said = give("run", tiny, "--out", "mine")
+    assert said.code == 0
+    *measures, privacy, folder = said.out.splitlines()
+    assert folder == "mine"
+    assert re.fullmatch(r"privacy {8}record epsilon is infinite .*", privacy)
+    names = [re.fullmatch(r"(.{14}) [ \d]{3}\.\d %", line).group(1).strip() for line in measures]
+    assert names == ["final", "best", "absence mean", "absence auc", "frozen own"]
+    assert Path("mine", "summary.json").exists()
+
+
+def test_outside_a_terminal_each_round_is_a_plain_line(give: Give, tiny: Path) -> None:
+    said = give("run", tiny, "--out", "mine")
+    first, *rounds = said.err.splitlines()
+    assert first == "feddig, sequential, seed 0: rounds 0 to 3"
+    here = [
+        "here: 0 1 2",
+        "here: 1 2  recalled: 0",
+        "here: 2  recalled: 0 1",
+        "here: nobody  recalled: 0 1 2",
+    ]
+    assert len(rounds) == 4
+    for number, (line, attendance) in enumerate(zip(rounds, here, strict=True)):
+        shape = rf"round   {number} of 4  accuracy [ \d]{{3}}\.\d %  {attendance}  \d+ s left"
+        assert re.fullmatch(shape, line), line
+    assert "\x1b" not in said.err + said.out
+
+
+def test_a_resumed_run_says_where_it_goes_on(give: Give, tiny: Path, tmp_path: Path) -> None:
+    whole = give("run", tiny, "--out", "mine", "--json")
+    (tmp_path / "mine" / "summary.json").unlink()
+    shutil.rmtree(tmp_path / "mine" / "checkpoint")
+    said = give("run", "--resume", "mine", "--json")
+    assert said.err.splitlines()[0] == "feddig, sequential, seed 0: rounds 0 to 3"
+    assert json.loads(said.out)["accuracy"] == json.loads(whole.out)["accuracy"]
+
+
+def test_quiet_prints_the_folder_and_nothing_else(give: Give, tiny: Path) -> None:
+    assert give("run", tiny, "--out", "mine", "--quiet") == Said(0, "mine\n", "")
+    assert give("run", "--resume", "mine", "-q") == Said(0, "mine\n", "")
+
+
+def test_json_on_standard_output_is_json_alone(give: Give, tiny: Path, tmp_path: Path) -> None:
+    said = give("run", tiny, "--out", "mine", "--json")
+    told = json.loads(said.out)
+    written = json.loads((tmp_path / "mine" / "summary.json").read_text(encoding="utf-8"))
+    assert told.pop("path") == "mine"
+    assert told == written
+    assert len(said.err.splitlines()) == 5, "progress goes elsewhere"
+
+
+def test_json_of_a_comparison(give: Give, tiny: Path, tmp_path: Path) -> None:
+    words = [
+        "--algorithms",
+        "fedavg,feddig",
+        "--scenarios",
+        "none",
+        "--seeds",
+        "0,0",
+        "--set",
+        "training.rounds=2",
+    ]
+    told = json.loads(give("compare", tiny, *words, "--out", "mine", "--json", "--quiet").out)
+    assert told["path"] == "mine"
+    assert [(run["algorithm"], run["scenario"]) for run in told["runs"]] == [
+        ("fedavg", "none"),
+        ("feddig", "none"),
+    ]
+    assert told["runs"][1]["summary"]["rounds"] == 2
+    files = ["curves-none.png", "fedavg", "feddig", "table.csv", "table.md"]
+    assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == files
+
+
+def test_a_comparison_prints_a_table_and_where_to_look(give: Give, tiny: Path) -> None:
+    said = give("compare", tiny, "--algorithms", "fedavg", "--set", "training.rounds=2", "--out", "mine")
+    assert said.code == 0
+    assert "fedavg" in said.out
+    assert said.out.splitlines()[-2:] == ["picture  mine/curves-sequential.png", "results  mine"]
+    assert said.err.splitlines()[0] == "fedavg, sequential, seed 0: rounds 0 to 1"
+    again = give("compare", tiny, "--algorithms", "fedavg", "--set", "training.rounds=2", "--out", "mine")
+    assert again == Said(0, said.out, ""), "what is finished is not run again"
+
+
+def test_a_comparison_begun_with_other_settings_is_refused_by_the_key(give: Give, tiny: Path) -> None:
+    words = [
+        "compare",
+        tiny,
+        "--algorithms",
+        "fedavg",
+        "--set",
+        "training.rounds=1",
+        "--out",
+        "mine",
+        "--quiet",
+    ]
+    assert give(*words).code == 0
+    line = complaint(give(*words, "--set", "training.lr=0.01"))
+    assert "training.lr = 0.05, now 0.01; choose another --out" in line
+
+
+def test_a_seed_written_twice_counts_once(give: Give, tiny: Path) -> None:
+    words = [
+        "--algorithms",
+        "fedavg",
+        "--seeds",
+        "0,00",
+        "--set",
+        "training.rounds=1",
+        "--out",
+        "mine",
+        "--json",
+    ]
+    assert len(json.loads(give("compare", tiny, *words, "--quiet").out)["runs"]) == 1
+
+
+def test_without_out_each_run_has_a_folder_of_its_own(give: Give, tiny: Path, tmp_path: Path) -> None:
+    words = ["run", tiny, "--set", "algorithm.name=fedavg", "--set", "training.rounds=1", "--quiet"]
+    printed = [give(*words, *more).out.strip() for more in ([], [], ["--set", "seed=3"], [])]
+    assert printed == [
+        "results/fedavg-sequential-seed-0",
+        "results/fedavg-sequential-seed-0-2",
+        "results/fedavg-sequential-seed-3",
+        "results/fedavg-sequential-seed-0-3",
+    ]
+    assert contents(tmp_path / printed[0]) == contents(tmp_path / printed[3])
+
+
+def test_without_a_file_the_demo_is_run_and_set_changes_it(give: Give) -> None:
+    words = [
+        "--set",
+        "data.limit=400",
+        "--set",
+        "data.skew=10",
+        "--set",
+        "training.rounds=1",
+        "--set",
+        "seed=5",
+    ]
+    told = json.loads(give("run", *words, "--quiet", "--json").out)
+    assert (told["algorithm"], told["scenario"], told["seed"], told["rounds"]) == (
+        "feddig",
+        "sequential",
+        5,
+        1,
+    )
+
+
+def test_a_later_set_wins_and_strings_need_no_quotes(give: Give, tiny: Path) -> None:
+    words = [
+        "--set",
+        "algorithm.name=feddyn",
+        "--set",
+        'algorithm.name="fedavg"',
+        "--set",
+        "training.rounds=1",
+    ]
+    assert json.loads(give("run", tiny, *words, "--json", "-q").out)["algorithm"] == "fedavg"
+
+
+# --- the log
+
+
+@pytest.mark.parametrize(
+    ("level", "shown"),
+    [("debug", {"INFO", "DEBUG"}), ("info", {"INFO"}), ("warning", set()), ("error", set())],
+)
+def test_the_log_on_standard_error_is_as_loud_as_asked(
+    level: str, shown: set[str], give: Give, tiny: Path, tmp_path: Path
+) -> None:
+    said = give("run", tiny, "--out", "mine", "--quiet", "--log-level", level, "--set", "training.rounds=1")
+    assert {line.split(": ")[1] for line in said.err.splitlines()} == shown
+    log = (tmp_path / "mine" / "log.txt").read_text(encoding="utf-8")
+    assert "INFO feddig, scenario sequential, seed 0" in log, "the file hears it whatever the terminal does"
+    assert ("DEBUG" in log) == (level == "debug")
+
+
+# --- data
+
+
+def write_idx(folder: Path, values: dict[str, np.ndarray]) -> None:
+    """Write the tiny data set as MNIST's files are."""
+    names = {"x_train": "train-images-idx3", "y_train": "train-labels-idx1", "x_test": "t10k-images-idx3",
+             "y_test": "t10k-labels-idx1"}  # fmt: skip
+    folder.mkdir(parents=True)
+    for key, name in names.items():
+        array = values[key].astype(np.uint8)
+        array = array[:, 0] if array.ndim == 4 else array
+        head = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+        (folder / f"{name}-ubyte").write_bytes(head + array.tobytes())
+
+
+def write_pictures(folder: Path, values: dict[str, np.ndarray]) -> None:
+    """Write the tiny data set as a picture each, in order within each class."""
+    for part in ("train", "test"):
+        for number, (image, label) in enumerate(zip(values[f"x_{part}"], values[f"y_{part}"], strict=True)):
+            path = folder / part / f"class-{label}" / f"{number:03}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image[0]).save(path)
+
+
+@pytest.fixture
+def shelf(tiny_npz: Path, tmp_path: Path) -> Path:
+    """A folder with the tiny data set in three forms."""
+    with np.load(tiny_npz) as opened:
+        values = dict(opened)
+    folder = tmp_path / "shelf"
+    write_idx(folder / "idx", values)
+    write_pictures(folder / "pictures", values)
+    shutil.copy(tiny_npz, folder / "tiny.npz")
+    return folder
+
+
+FORMS = [("npz", "tiny.npz"), ("idx", "idx"), ("folder", "pictures")]
+
+
+@pytest.mark.parametrize(("name", "path"), FORMS)
+def test_ones_own_data_is_found_by_a_relative_path(
+    name: str, path: str, give: Give, tiny: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = ["--set", f"data.name={name}", "--set", "data.image_size=16", "--set", "training.rounds=2"]
+    words = ["run", tiny, *sets, "--quiet"]
+    assert give(*words, "--set", f"data.path=shelf/{path}", "--out", "a").code == 0
+    assert give(*words, "--set", f"data.path={path}", "--data-dir", "shelf", "--out", "b").code == 0
+    monkeypatch.setenv("FEDDIG_DATA", str(shelf))
+    assert give(*words, "--set", f"data.path={path}", "--out", "c").code == 0
+    assert contents(Path("a")) == contents(Path("b")) == contents(Path("c"))
+    assert f'path = "{shelf / path}"' in Path("a", "experiment.toml").read_text(encoding="utf-8")
+
+
+def test_the_same_images_give_the_same_run_from_npz_and_idx(give: Give, tiny: Path, shelf: Path) -> None:
+    for name, path in FORMS[:2]:
+        sets = ["--set", f"data.name={name}", "--set", f"data.path={path}", "--set", "training.rounds=2"]
+        give("run", tiny, *sets, "--data-dir", shelf, "--quiet", "--out", name)
+    for one, other in zip(rows_without_times(Path("npz")), rows_without_times(Path("idx")), strict=True):
+        assert one["parameter_norm"] == pytest.approx(other["parameter_norm"], rel=1e-5)
+        assert one["losses"]["silos"] == pytest.approx(other["losses"]["silos"], rel=1e-4)
+
+
+def test_a_run_on_relative_data_goes_on_from_another_folder(
+    give: Give, tiny: Path, shelf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sets = ["--set", "data.path=tiny.npz", "--set", "training.rounds=2"]
+    give("run", tiny, *sets, "--data-dir", "shelf", "--quiet", "--out", "mine")
+    whole = contents(tmp_path / "mine")
+    (tmp_path / "mine" / "summary.json").unlink()
+    shutil.rmtree(tmp_path / "mine" / "checkpoint")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert give("run", "--resume", "../mine", "--quiet").code == 0
+    assert contents(tmp_path / "mine") == whole
+
+
+# --- the disk
+
+
+def test_a_disk_that_is_too_full_is_noticed_before_anything_is_written(
+    give: Give, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=5_000_000))
+    line = complaint(give("run", tiny, "--out", "mine"))
+    assert re.match(r"mine: the run needs about \d+ MB, but 5 MB are free; free some space or choose", line)
+    assert not (tmp_path / "mine").exists()
+
+
+@pytest.mark.parametrize("words", [["run"], ["compare", "--algorithms", "fedavg"]])
+def test_an_out_folder_that_cannot_be_made_is_one_line(
+    words: list[str], give: Give, tiny: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("not a folder", encoding="utf-8")
+    command, *more = words
+    line = complaint(give(command, tiny, *more, "--out", "file/run", "--quiet"))
+    assert line.startswith("file/run")
+    assert "Not a directory" in line
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_read_only_folder_is_one_line(give: Give, tiny: Path, tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=0o500)
+    assert "Permission denied" in complaint(give("run", tiny, "--out", "locked/run"))
+
+
+# --- digests and encoders
+
+
+def made(give: Give, *words: object) -> dict[str, object]:
+    said = give("digest", "make", *words, "--json")
+    assert (said.code, said.err) == (0, "")
+    return dict(json.loads(said.out))
+
+
+def test_a_digest_is_made_from_the_systems_entropy_unless_told_otherwise(
+    give: Give, tiny: Path, tmp_path: Path
+) -> None:
+    """The tiny experiment's file says seeded, as every simulation does."""
+    text = tiny.read_text(encoding="utf-8").replace('random = "seeded"\n', "")
+    tiny.write_text(text, encoding="utf-8")
+    first, second = (made(give, tiny, "--silo", 1, "--out", f"{name}.safetensors") for name in "ab")
+    assert first["random"] == "the system's entropy"
+    assert first["hash"] != second["hash"]
+    seeded = [
+        made(give, tiny, "--silo", 1, "--set", "privacy.random=seeded", "--out", f"{name}.safetensors")
+        for name in "cd"
+    ]
+    assert seeded[0]["hash"] == seeded[1]["hash"]
+    assert "for simulation only" in str(seeded[0]["random"])
+
+
+def test_a_seeded_digest_is_the_one_that_the_run_has(give: Give, tiny: Path, tmp_path: Path) -> None:
+    give("run", tiny, "--set", "training.rounds=1", "--out", "run", "--quiet")
+    made(give, tiny, "--silo", 2, "--out", "mine.safetensors")
+    assert (tmp_path / "mine.safetensors").read_bytes() == (
+        tmp_path / "run" / "digests" / "silo-2.safetensors"
+    ).read_bytes()
+
+
+def test_a_digest_is_never_overwritten(give: Give, tiny: Path, tmp_path: Path) -> None:
+    made(give, tiny, "--out", "mine.safetensors")
+    before = snapshot(tmp_path)
+    assert "a second digest of the same data reveals more" in complaint(
+        give("digest", "make", tiny, "--out", "mine.safetensors")
+    )
+    assert snapshot(tmp_path) == before
+
+
+def test_all_data_is_digested_when_it_is_the_silos_own(give: Give, tiny: Path, tmp_path: Path) -> None:
+    share = made(give, tiny, "--out", "share.safetensors")
+    everything = made(give, tiny, "--all-data", "--silo", 7, "--out", "all.safetensors")
+    assert int(str(share["samples_mixed"])) < 120 == everything["samples_mixed"]
+    assert everything["silo"] == 7
+    assert everything["samples_per_class"] == [30, 30, 30, 30]
+
+
+def test_classes_of_the_federation_that_this_silo_has_not_seen(
+    give: Give, tiny: Path, tmp_path: Path
+) -> None:
+    facts = made(give, tiny, "--classes", 6, "--all-data", "--out", "mine.safetensors")
+    assert facts["classes"] == 6
+    assert facts["samples_per_class"] == [30, 30, 30, 30, 0, 0]
+    assert read_digest(tmp_path / "mine.safetensors").labels.shape == (30, 6)
+
+
+def test_show_tells_what_make_told(give: Give, tiny: Path) -> None:
+    facts = made(give, tiny, "--out", "mine.safetensors")
+    assert json.loads(give("digest", "show", "mine.safetensors", "--json").out) == facts
+    lines = give("digest", "show", "mine.safetensors").out.splitlines()
+    assert [line[:20].strip() for line in lines] == [name.replace("_", " ") for name in facts]
+    assert lines[0] == "silo                 0"
+    assert facts["feature_shape"] == [4, 4, 4]
+    assert str(facts["promise"]).startswith("record epsilon is infinite")
+
+
+def test_an_encoder_is_made_and_used(give: Give, tiny: Path, tmp_path: Path) -> None:
+    said = give("encoder", "make", "--out", "mine.safetensors", "--steps", 100, "--seed", 1, "--json")
+    assert said.code == 0, said.err
+    told = json.loads(said.out)
+    assert re.match(r"step 100  reconstruction error 0\.\d{5}", said.err.splitlines()[0])
+    assert (told["path"], told["channels"], told["seed"]) == ("mine.safetensors", 1, 1)
+    facts = made(give, tiny, "--set", "digest.encoder=mine.safetensors", "--out", "digest.safetensors")
+    assert facts["encoder"] == told["hash"]
+    before = snapshot(tmp_path)
+    assert "exists already" in complaint(give("encoder", "make", "--out", "mine.safetensors"))
+    assert snapshot(tmp_path) == before
+
+
+# --- interrupted by hand
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_an_interrupted_comparison_says_how_to_go_on(
+    give: Give, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feddig.comparison.run", interrupt)
+    said = give("compare", tiny, "--algorithms", "fedavg", "--out", "mine", "--quiet")
+    assert (said.code, said.out) == (130, "")
+    assert "finished runs are kept: give the same command again to continue in mine" in said.err
+
+
+def test_an_interrupted_set_up_does_not_promise_a_resumption(
+    give: Give, tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feddig.running.build_simulation", interrupt)
+    said = give("run", tiny, "--out", "mine", "--quiet")
+    assert said.code == 130
+    assert "--resume" not in said.err
+
+
+# --- in a terminal
+
+
+def in_a_terminal(
+    words: list[object], folder: Path, until: Callable[[], bool] | None = None
+) -> tuple[int, str]:
+    """Give a command in a terminal; send Ctrl-C once something has happened; give its code and what it showed."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "140", "LINES": "40"}
+    process = start_feddig(words, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, cwd=folder)
+    os.close(theirs)
+    os.set_blocking(ours, False)
+    shown = b""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        ended = process.poll() is not None
+        try:
+            while part := os.read(ours, 65536):
+                shown += part
+        except (BlockingIOError, OSError):
+            pass
+        if ended:
+            break
+        if until is not None and until():
+            process.send_signal(signal.SIGINT)
+            until = None
+        time.sleep(0.01)
+    os.close(ours)
+    return process.wait(timeout=10), shown.decode()
+
+
+def test_in_a_terminal_a_bar_shows_round_attendance_and_recall(tiny: Path, tmp_path: Path) -> None:
+    code, shown = in_a_terminal(["run", tiny, "--out", "mine"], tmp_path)
+    assert code == 0
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown)
+    assert "feddig, sequential, seed 0" in plain
+    assert re.search(r"4/4 +\d+\.\d % here: nobody  recalled: 0 1 2", plain)
+    assert "\x1b[?25l" in shown, "the cursor is hidden while the bar moves"
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l"), "and there again at the end"
+    assert plain.splitlines()[-1].strip() == "mine"
+
+
+def test_in_a_terminal_ctrl_c_leaves_a_tidy_screen(tiny: Path, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "mine" / "checkpoint" / "state.safetensors"
+    words = ["run", tiny, "--set", "training.rounds=200", "--out", "mine"]
+    code, shown = in_a_terminal(words, tmp_path, until=checkpoint.exists)
+    assert code == 130
+    assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")
+    assert shown.rstrip().endswith("continue with: feddig run --resume mine")
