@@ -278,8 +278,8 @@ def test_a_file_of_absences_goes_with_its_scenario_and_only_with_it() -> None:
 @pytest.mark.parametrize(
     ("wrong", "complaint"),
     [
-        (f"seed={2**63}", "seed: a number of 19 digits is too large"),
-        ("training.lr=1" + "0" * 400, "training.lr: a number of 401 digits is too large"),
+        (f"seed={2**63}", "seed: the number is too large"),
+        ("training.lr=1" + "0" * 400, "training.lr: the number is too large"),
         ("seed=1" + "0" * 5000, "seed: '1000"),
     ],
 )
