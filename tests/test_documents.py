@@ -50,7 +50,7 @@ def test_keys_that_documents_quote_exist() -> None:
     sections = {key.split(".")[0] for key in known if "." in key}
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         text = page.read_text(encoding="utf-8")
-        for quoted in re.findall(r"`((?:%s)\.[a-z_.]+)(?: = [^`]*)?`" % "|".join(sections), text):
+        for quoted in re.findall(r"`((?:{})\.[a-z_.]+)(?: = [^`]*)?`".format("|".join(sections)), text):
             assert quoted.rstrip(".") in known or quoted.endswith((".py", ".toml", ".safetensors")), (
                 f"{page.name}: {quoted}"
             )

@@ -26,7 +26,9 @@ _WORDS = {"least": "at least", "above": "above", "most": "at most", "below": "be
 
 def page() -> str:
     """Spell the whole page."""
-    return HEAD + "".join(f"| `{key}` | {_default(field)} | {_meaning(field)} |\n" for key, field in keys().items())
+    return HEAD + "".join(
+        f"| `{key}` | {_default(field)} | {_meaning(field)} |\n" for key, field in keys().items()
+    )
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
@@ -47,11 +49,7 @@ def _meaning(field: dataclasses.Field[Any]) -> str:
     words = str(limits["means"]).replace("|", "\\|")
     if limits["choices"]:
         words += ": " + ", ".join(f"`{choice}`" for choice in limits["choices"])
-    edges = [
-        f"{_WORDS[name]} {limits[name]:g}"
-        for name in _WORDS
-        if math.isfinite(limits[name])
-    ]
+    edges = [f"{_WORDS[name]} {limits[name]:g}" for name in _WORDS if math.isfinite(limits[name])]
     return words + (f" ({', '.join(edges)})" if edges else "")
 
 
