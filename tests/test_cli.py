@@ -199,6 +199,7 @@ def complaint(said: Said) -> str:
         (["--device", "cpu:1"], "--device: 'cpu:1' is not known"),
         (["--device", "cuda:99"], "--device: 'cuda:99' asked for, but"),
         (["missing.toml"], "missing.toml: no such experiment file"),
+        (["two\nlines.toml"], "two lines.toml: no such experiment file"),
         (["--resume", "nowhere"], "nowhere: holds no experiment.toml, so there is nothing to resume here"),
     ],
 )

@@ -3,6 +3,9 @@
 import importlib.util
 import re
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from feddig.experiment_file import keys, read_experiment
 
@@ -54,3 +57,22 @@ def test_keys_that_documents_quote_exist() -> None:
             assert quoted.rstrip(".") in known or quoted.endswith((".py", ".toml", ".safetensors")), (
                 f"{page.name}: {quoted}"
             )
+
+
+def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    found: dict[str, Any] = {}
+    exec(program, found)
+    assert found["summary"]["accuracy"]["final"] > 90
+    assert (tmp_path / "results" / "from-python" / "summary.json").exists()
+
+
+def test_the_readmes_experiment_is_a_valid_one(tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (toml,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
+    (tmp_path / "mine.toml").write_text(toml, encoding="utf-8")
+    experiment = read_experiment(tmp_path / "mine.toml")
+    assert experiment.recipe.base == "fednova"
+    assert experiment.data.silos == 5
