@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feddig import Absence, draw_absence
-from feddig.absence import PRESETS, SCENARIOS, read_absence, round_half_up
+from feddig.absence import PRESETS, SCENARIOS, read_absence
 from feddig.errors import FileFormatError, SettingError
 from feddig.experiment_file import keys as setting_keys
 
@@ -100,8 +100,11 @@ def test_events_scale_with_the_length_of_the_run() -> None:
     assert presence("sequential", rounds=600) == [[(0, 200)], [(0, 300)], [(0, 400)], [(0, 500)]]
 
 
-def test_a_half_goes_up() -> None:
-    assert [round_half_up(value) for value in (0.5, 1.49, 1.5, 2.5, 13.33, 26.67)] == [1, 1, 2, 3, 13, 27]
+def test_a_half_goes_to_the_even_round_as_round_does() -> None:
+    """In 15 rounds, rounds 50, 100 and 150 of 300 are 2.5, 5 and 7.5."""
+    assert spans(drawn("forever", rounds=15).present[2]) == [(0, 2)]
+    assert drawn("sequential", rounds=15).first_leave() == 5
+    assert spans(drawn("sequential", rounds=15).present[1]) == [(0, 8)]
 
 
 @pytest.mark.parametrize(

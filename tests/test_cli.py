@@ -185,7 +185,7 @@ def complaint(said: Said) -> str:
             ["--set", "absence.scenario=sequentiel"],
             "absence.scenario: 'sequentiel' is not known; did you mean",
         ),
-        (["--set", "absence.scenario=file"], 'absence.file: goes with absence.scenario = "file"'),
+        (["--set", "absence.scenario=file"], 'absence.file: the scenario "file" needs a CSV'),
         (["--set", "data.name=mnist"], "data.name: unknown data set 'mnist'"),
         (["--set", "data.name=npz"], "data.path: the data set 'npz' needs a path"),
         (["--set", "data.name=npz", "--set", "data.path=no.npz"], "data.path: "),
@@ -320,8 +320,9 @@ def test_a_run_prints_its_measures_and_its_folder(give: Give, tiny: Path) -> Non
 
 def test_outside_a_terminal_each_round_is_a_plain_line(give: Give, tiny: Path) -> None:
     said = give("run", tiny, "--out", "mine")
-    first, *rounds = said.err.splitlines()
+    first, second, *rounds = said.err.splitlines()
     assert first == "feddig, sequential, seed 0: rounds 0 to 3"
+    assert second == "round 1: silo 0 leaves; round 2: silo 1 leaves; round 3: silo 2 leaves"
     here = [
         "here: 0 1 2",
         "here: 1 2  recalled: 0",
@@ -355,7 +356,7 @@ def test_json_on_standard_output_is_json_alone(give: Give, tiny: Path, tmp_path:
     written = json.loads((tmp_path / "mine" / "summary.json").read_text(encoding="utf-8"))
     assert told.pop("path") == "mine"
     assert told == written
-    assert len(said.err.splitlines()) == 5, "progress goes elsewhere"
+    assert len(said.err.splitlines()) == 6, "progress goes elsewhere"
 
 
 def test_json_of_a_comparison(give: Give, tiny: Path, tmp_path: Path) -> None:
@@ -636,7 +637,7 @@ def test_all_data_is_digested_when_it_is_the_silos_own(give: Give, tiny: Path, t
     everything = made(give, tiny, "--all-data", "--silo", 7, "--out", "all.safetensors")
     assert int(str(share["samples_mixed"])) < 120 == everything["samples_mixed"]
     assert everything["silo"] == 7
-    assert everything["samples_per_class"] == [30, 30, 30, 30]
+    assert everything["label_mass"] == [30, 30, 30, 30]
 
 
 def test_classes_of_the_federation_that_this_silo_has_not_seen(
@@ -644,7 +645,7 @@ def test_classes_of_the_federation_that_this_silo_has_not_seen(
 ) -> None:
     facts = made(give, tiny, "--classes", 6, "--all-data", "--out", "mine.safetensors")
     assert facts["classes"] == 6
-    assert facts["samples_per_class"] == [30, 30, 30, 30, 0, 0]
+    assert facts["label_mass"] == [30, 30, 30, 30, 0, 0]
     assert read_digest(tmp_path / "mine.safetensors").labels.shape == (30, 6)
 
 

@@ -57,8 +57,9 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
         load_dataset("fashion-min")
 
 
-def test_the_names_are_the_four_sources() -> None:
-    assert NAMES == ("fashion-mini", "idx", "npz", "folder")
+def test_the_names_are_the_four_sources_and_the_four_public_sets() -> None:
+    assert NAMES[:4] == ("fashion-mini", "idx", "npz", "folder")
+    assert NAMES[4:] == ("fashion-mnist", "emnist-byclass", "cifar10", "cifar100")
 
 
 @pytest.mark.parametrize("name", ["idx", "npz", "folder"])

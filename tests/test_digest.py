@@ -601,7 +601,7 @@ def test_a_digest_file_is_described_in_words(path: Path) -> None:
         "feature_shape": [2],
         "feature_range": [round(float(digest.features.min()), 4), round(float(digest.features.max()), 4)],
         "classes": 3,
-        "samples_per_class": [0, 0, 4],
+        "label_mass": [0, 0, 4],
         "bytes": 2 * 2 * 4 + 2 * 3 * 4,
         "samples_per_digest": 2,
         "mixing": "random",

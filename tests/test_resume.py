@@ -8,6 +8,7 @@ import random
 import shutil
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,12 +16,14 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+import torch
 
 from conftest import draw_tiny_dataset, make_tiny_experiment
-from feddig import Dataset, Experiment, FedDigError, demo_experiment, read_experiment, resume, run
+from feddig import Dataset, Experiment, FedDigError, Networks, demo_experiment, read_experiment, resume, run
 from feddig.cli import main
 from feddig.errors import FileFormatError
 from feddig.experiment_file import write_experiment
+from feddig.models.encoder import load_encoder
 from folders import contents, header, rows, snapshot, start_feddig, start_python
 
 WHOLE = 4
@@ -134,6 +137,11 @@ def advance(folder: Path, dataset: Dataset) -> None:
 FOLDER = "feddig.record.ResultsFolder"
 POINTS = [
     *(("os.replace", number, False) for number in range(1, 15)),
+    pytest.param(
+        "os.replace",
+        3,
+        True,
+    ),
     *((f"{FOLDER}.append_metrics", number, True) for number in range(1, WHOLE + 1)),
     (f"{FOLDER}.append_metrics", 1, False),
     *((f"{FOLDER}.{name}", 1, True) for name in ("claim", "rewind", "keep_digest", "write_checkpoint")),
@@ -155,6 +163,7 @@ def test_a_crash_at_any_point_loses_nothing(
         advance(tmp_path / "run", tiny_dataset)
     advance(tmp_path / "run", tiny_dataset)
     assert contents(tmp_path / "run") == uncut
+    assert not list((tmp_path / "run").rglob(".*")), "nothing is left of the crash"
 
 
 def test_the_points_above_are_all_there_are(
@@ -314,7 +323,13 @@ os.replace = replace_or_die
 }
 
 
-@pytest.mark.parametrize("how", DEATHS)
+IN_EVERY_TEST_RUN = ("before experiment.toml is in place", "with a row of metrics but no checkpoint")
+"""The others are slow, and crashes like them are tried above without a process."""
+
+
+@pytest.mark.parametrize(
+    "how", [pytest.param(how, marks=() if how in IN_EVERY_TEST_RUN else pytest.mark.slow) for how in DEATHS]
+)
 def test_a_process_killed_at_its_worst_moment_goes_on_to_the_same_bytes(
     how: str, never_killed: dict[str, object], tmp_path: Path
 ) -> None:
@@ -691,3 +706,23 @@ def test_the_saved_experiment_is_what_is_resumed(halfway: Path) -> None:
         "1",
         "2",
     }
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no flock")
+def test_two_processes_do_not_work_on_one_run(halfway: Path, tiny_dataset: Dataset) -> None:
+    import fcntl
+
+    before = snapshot(halfway)
+    with (halfway / "log.txt").open("a") as stream:
+        fcntl.flock(stream.fileno(), fcntl.LOCK_EX)
+        assert "another process is at work" in refusal(halfway, tiny_dataset)
+    assert snapshot(halfway).keys() == before.keys()
+    resume(halfway, dataset=tiny_dataset)
+
+
+def test_another_encoder_is_noticed_when_a_run_is_resumed(halfway: Path, tiny_dataset: Dataset) -> None:
+    other = load_encoder("default", 1)
+    with torch.no_grad():
+        next(iter(other.parameters())).mul_(1.5)
+    with pytest.raises(FedDigError, match="another encoder"):
+        resume(halfway, dataset=tiny_dataset, networks=Networks(encoder=other))

@@ -98,14 +98,14 @@ def draw_absence(
     order: str = "index",
     leave: float = 0.05,
     return_: float = 0.2,
-    file: Path | None = None,
+    file: str | Path | None = None,
     seed: int = 0,
 ) -> Absence:
     """Draw the table of a scenario for silos with these numbers of training samples."""
     if scenario == "file":
         if file is None:
             raise SettingError('absence.file: the scenario "file" needs a CSV, silo x round, 0 or 1')
-        return read_absence(file, silos=len(sizes), rounds=rounds)
+        return read_absence(Path(file), silos=len(sizes), rounds=rounds)
     if scenario == "random":
         return _markov(len(sizes), rounds, leave, return_, numpy_stream(seed, "absence", "markov"))
     if scenario not in PRESETS:
@@ -114,17 +114,12 @@ def draw_absence(
     if scenario in ("temporary", "forever"):
         queue = [int(np.argmax(sizes))]
 
-    def event(round: int) -> int:
-        return round_half_up(round * rounds / PAPER_ROUNDS)
+    def event(of_paper: int) -> int:
+        return round(of_paper * rounds / PAPER_ROUNDS)
 
     present = np.ones((len(sizes), rounds), dtype=bool)
     PRESETS[scenario](present, queue, event)
     return Absence(present)
-
-
-def round_half_up(value: float) -> int:
-    """Round to the nearest whole number; a half goes up, so that scaled events never depend on parity."""
-    return int(value + 0.5)
 
 
 Event = Callable[[int], int]

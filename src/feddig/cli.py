@@ -1,4 +1,4 @@
-"""The command line: `feddig run`, `compare`, `digest make|show`, `encoder make`.
+"""The command line: `feddig run`, `compare`, `datasets`, `digest make|show`, `encoder make`.
 
 What a person reads while waiting goes to standard error; results go to standard output. Mistakes are
 one line and exit code 2. torch is imported only when a command really runs.
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from feddig._version import __version__
 from feddig.errors import FedDigError
@@ -64,7 +65,9 @@ Device = Annotated[
 ]
 DataDir = Annotated[
     Path | None,
-    typer.Option(envvar="FEDDIG_DATA", help="Folder that relative data paths are looked up in."),
+    typer.Option(
+        envvar="FEDDIG_DATA", help="Folder with data: public sets, and what a relative data.path names."
+    ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only results and errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
@@ -120,7 +123,9 @@ def run_command(
     out: Annotated[
         Path | None, typer.Option(help="New results folder; without it, one under results/.")
     ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Go on with the run in this results folder.")] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with the run in this results folder, which knows its data.")
+    ] = None,
     device: Device = "auto",
     data_dir: DataDir = None,
     quiet: Quiet = False,
@@ -184,6 +189,8 @@ def compare_command(
         read_recipe(name)
     places = _listed("--scenarios", scenarios, SCENARIOS)
     numbers = list(dict.fromkeys(_whole_number("--seeds", text) for text in _listed("--seeds", seeds)))
+    if "file" in places:
+        overrides = [*(overrides or []), "absence.scenario=file"]
     cells = grid(_experiment(file, overrides, data_dir), names, places, numbers, out)
     console = Console(stderr=True)
     with _hint(f"finished runs are kept: give the same command again to continue in {out}"):
@@ -194,7 +201,17 @@ def compare_command(
     ]
     lines, pictures = write_comparison(out, summaries, [each.cell.path for each in outcomes if each.summary])
     if as_json:
-        rows = [{"algorithm": a, "scenario": s, "summary": summary} for a, s, summary in summaries]
+        rows = [
+            {
+                "algorithm": each.cell.experiment.algorithm.name,
+                "scenario": each.cell.experiment.absence.scenario,
+                "seed": each.cell.experiment.seed,
+                "path": str(each.cell.path),
+                "failure": each.failure or None,
+                "summary": each.summary,
+            }
+            for each in outcomes
+        ]
         print(json.dumps({"path": str(out), "runs": rows}, indent=2))
     else:
         # in a pipe there is no width to fit, and a cut table is of no use
@@ -204,6 +221,35 @@ def compare_command(
     failures = [f"{each.cell.path}: {each.failure}" for each in outcomes if each.summary is None]
     if failures:
         raise FedDigError(f"{len(failures)} of {len(outcomes)} runs failed; the first: {failures[0]}")
+
+
+@app.command("datasets")
+def datasets_command(
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare files with the publishers' hashes.")
+    ] = False,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """List the public data sets: which are on this computer, where, and whether they are the publishers' own."""
+    from feddig.data.catalogue import describe
+
+    entries = describe(data_dir, verify)
+    if as_json:
+        print(
+            json.dumps(
+                [{**vars(entry), "where": entry.where and str(entry.where)} for entry in entries], indent=2
+            )
+        )
+        return
+    table = Table()
+    for name in ("name", "train", "test", "classes", "standing", "where, or where to get it", "licence"):
+        table.add_column(name, overflow="fold")
+    for entry in entries:
+        place = entry.fault or (str(entry.where) if entry.present else f"not here: {entry.address}")
+        counts = ("-" if count is None else f"{count:,}" for count in (entry.train, entry.test))
+        table.add_row(entry.name, *counts, str(entry.classes), entry.standing, place, entry.licence)
+    Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
 @digest_app.command("make")
@@ -223,6 +269,7 @@ def digest_make(
     ] = 0,
     out: Annotated[Path, typer.Option(help="Digest file to write.")] = Path("digest.safetensors"),
     data_dir: DataDir = None,
+    quiet: Quiet = False,
     as_json: Json = False,
     log_level: Level = LogLevel.warning,
 ) -> None:
@@ -238,7 +285,8 @@ def digest_make(
         )
     digest = digest_of_silo(experiment, silo, all_data=all_data, classes=classes)
     write_digest(out, digest)
-    _print_digest(out, as_json=as_json)
+    if not quiet or as_json:
+        _print_digest(out, as_json=as_json)
 
 
 @digest_app.command("show")
@@ -258,8 +306,10 @@ def encoder_make(
     steps: Annotated[int, typer.Option(min=0, help="Training steps; 0: as the shipped ones had.")] = 0,
     quiet: Quiet = False,
     as_json: Json = False,
+    log_level: Level = LogLevel.warning,
 ) -> None:
     """Train the encoder P_R on generated images: no real image is used."""
+    _show_log(log_level)
     from feddig.models.encoder import encoder_hash, save_encoder
     from feddig.models.encoder_making import BATCH, SHIPPED_RECIPE, STEPS, make_encoder
 
@@ -294,7 +344,7 @@ def _experiment(
         if file
         else demo_experiment(overrides or [], defaults)
     )
-    return read.located(data_dir or Path())
+    return read.located(data_dir)
 
 
 def _fresh_folder(experiment: "Experiment") -> Path:
@@ -316,8 +366,8 @@ def _listed(option: str, text: str, known: Sequence[str] = ()) -> list[str]:
 
 
 def _whole_number(option: str, text: str) -> int:
-    if not text.isdecimal():
-        raise FedDigError(f"{option}: {text!r} is not a whole number")
+    if not text.isdecimal() or len(text) > 18:
+        raise FedDigError(f"{option}: {text!r} is not a whole number below 10^18")
     return int(text)
 
 

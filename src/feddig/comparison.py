@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from feddig.absence import Absence
 from feddig.data.datasets import Dataset
 from feddig.errors import FedDigError
 from feddig.experiment import Experiment
@@ -51,10 +52,10 @@ def grid(
     algorithms: Sequence[str],
     scenarios: Sequence[str],
     seeds: Sequence[int],
-    out: Path,
+    out: str | Path,
 ) -> list[Cell]:
     """Lay the grid out, each cell with its folder OUT/<algorithm>/<scenario>/seed-<n>."""
-    cells = []
+    out, cells = Path(out), []
     for seed, scenario, algorithm in itertools.product(seeds, scenarios, algorithms):
         settled = replace(
             experiment,
@@ -140,7 +141,7 @@ class _Plan:
             if frozen_from is not None and round >= frozen_from:
                 rounds.append(((), (), False, False))
                 continue
-            here = absence.here(round)
+            here = _who_matters(recipe, absence, round)
             away = [silo for silo in range(absence.silos) if absence.away[silo, round]]
             recalled = tuple(away) if recipe.recall else ()
             rounds.append((tuple(here), recalled, recipe.collects_digests, recipe.joint))
@@ -154,6 +155,15 @@ class _Plan:
             lambda pair: pair[0] == pair[1], zip(self.rounds, other.rounds, strict=True)
         )
         return len(list(pairs))
+
+
+def _who_matters(recipe: Recipe, absence: Absence, round: int) -> list[int]:
+    """List the silos whose presence in a round decides its outcome."""
+    if recipe.centralised:
+        return []  # the pooled data is always there
+    if not recipe.silos_train:
+        return [silo for silo in range(absence.silos) if absence.joined[silo, round]]
+    return absence.here(round)
 
 
 def _constant(experiment: Experiment, recipe: Recipe) -> str:
@@ -214,8 +224,9 @@ def _check_same(cell: Cell, plan: _Plan) -> None:
 
 def _flat(experiment: Experiment) -> dict[str, Any]:
     values: dict[str, Any] = {}
-    for section in ("data", "absence", "algorithm", "digest", "privacy", "model", "training", "moderator"):
-        values |= {f"{section}.{key}": value for key, value in vars(getattr(experiment, section)).items()}
+    for section, settings in vars(experiment).items():
+        if section not in ("seed", "logging"):  # the seed is in the path, and logging changes no number
+            values |= {f"{section}.{key}": value for key, value in vars(settings).items()}
     own = values.pop("algorithm.bases")
     values |= {
         f"algorithm.{base}.{key}": value for base, table in own.items() for key, value in table.items()

@@ -132,6 +132,8 @@ def make_digest(
         scale_size=privacy.scale_size,
         uniforms=_uniforms("noise", silo, settings, privacy),
     )
+    if not bool(torch.isfinite(perturbed.features).all()):
+        raise DataError(f"silo {silo}: the noise is beyond all numbers; raise privacy.epsilon")
     # the scale gives tau away, which is the silo's own business: it goes to the log and not into the digest
     log.info("silo %d: noise scale %.6g on its digest", silo, perturbed.scale)
     facts: dict[str, str | int | float | list[float]] = {
@@ -155,15 +157,16 @@ def _uniforms(purpose: str, silo: int, settings: DigestSettings, privacy: Privac
     return seeded_uniforms(settings.seed or 0, purpose, silo)
 
 
-def write_digest(path: Path, digest: Digest) -> None:
+def write_digest(path: str | Path, digest: Digest) -> None:
     """Write a digest file, atomically."""
     facts = {"silo": str(digest.silo), "facts": json.dumps(digest.facts, sort_keys=True), "hash": digest.hash}
     tensors = {"features": digest.features.cpu().numpy(), "labels": digest.labels.cpu().numpy()}
-    write_tensors(path, "digest", tensors, facts)
+    write_tensors(Path(path), "digest", tensors, facts)
 
 
-def read_digest(path: Path) -> Digest:
+def read_digest(path: str | Path) -> Digest:
     """Read a digest file and refuse anything that is not a sound digest."""
+    path = Path(path)
     _check_header(path)
     tensors, head = read_tensors(path, "digest")
     if set(tensors) != {"features", "labels"}:

@@ -65,9 +65,8 @@ def describe_digest(path: Path) -> dict[str, Any]:
         "feature_shape": list(shape),
         "feature_range": [round(float(edge), 4) for edge in (digest.features.min(), digest.features.max())],
         "classes": int(digest.labels.shape[1]),
-        "samples_per_class": [
-            round(float(mass) * float(digest.samples) / len(digest)) for mass in digest.labels.sum(0)
-        ],
+        # how many samples of each class, where the weights are equal
+        "label_mass": [round(float(mass) * digest.samples / len(digest), 1) for mass in digest.labels.sum(0)],
         "bytes": digest.size,
         **{
             key: facts[key]

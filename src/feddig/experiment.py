@@ -4,6 +4,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from feddig.algorithms import BASES, Algorithm
+from feddig.data.locate import find_folder
+from feddig.data.published import PUBLISHED
 from feddig.recipe import Recipe, read_recipe
 from feddig.settings import (
     AbsenceSettings,
@@ -49,16 +51,23 @@ class Experiment:
         base = self.recipe.base
         return BASES[base](**self.algorithm.bases.get(base, {}))
 
-    def located(self, folder: Path = Path()) -> "Experiment":
-        """Make the paths of files absolute; relative ones are taken from `folder`."""
+    def located(self, data_dir: Path | None = None) -> "Experiment":
+        """Make paths absolute: a relative data.path is taken from `data_dir`, others from the working folder.
+
+        A public data set that is found on this computer gets its folder, so that a resumed run finds it again.
+        """
         path, file, encoder = self.data.path, self.absence.file, self.digest.encoder
+        folder = data_dir or Path()
+        if path is None and self.data.name in PUBLISHED:
+            found = find_folder(PUBLISHED[self.data.name], data_dir)
+            path = str(found) if found is not None else None
         return replace(
             self,
             data=replace(self.data, path=path and _absolute(path, folder)),
-            absence=replace(self.absence, file=file and _absolute(file, folder)),
+            absence=replace(self.absence, file=file and _absolute(file, Path())),
             digest=replace(
                 self.digest,
-                encoder=_absolute(encoder, folder) if encoder.endswith(".safetensors") else encoder,
+                encoder=_absolute(encoder, Path()) if encoder.endswith(".safetensors") else encoder,
             ),
         )
 

@@ -26,12 +26,12 @@ def demo_experiment(overrides: Sequence[str] = (), defaults: Mapping[str, Any] |
 
 
 def read_experiment(
-    path: Path | None = None, overrides: Sequence[str] = (), defaults: Mapping[str, Any] | None = None
+    path: str | Path | None = None, overrides: Sequence[str] = (), defaults: Mapping[str, Any] | None = None
 ) -> Experiment:
     """Read an experiment file, then apply `section.key=value` overrides; defaults lie beneath both."""
     table = _nest(defaults or {})
     if path is not None:
-        _merge(table, _read_toml(path))
+        _merge(table, _read_toml(Path(path)))
     for text in overrides:
         _merge(table, _read_override(text))
     source = f"{path}: " if path is not None and not overrides else ""
@@ -211,8 +211,11 @@ def _check_whole(experiment: Experiment) -> None:
         raise SettingError(
             f"digest.weights: {list(weights)} must be {mixed} numbers (digest.samples_per_digest) that sum to 1"
         )
-    if (experiment.absence.scenario == "file") != (experiment.absence.file is not None):
-        raise SettingError('absence.file: goes with absence.scenario = "file", and only with it')
+    by_file, file = experiment.absence.scenario == "file", experiment.absence.file
+    if by_file and file is None:
+        raise SettingError('absence.file: the scenario "file" needs a CSV, silo x round, 0 or 1')
+    if file is not None and not by_file:
+        raise SettingError(f'absence.file: {file!r} is read only with absence.scenario = "file"')
 
 
 def _plain(section: Any) -> dict[str, Any]:

@@ -31,6 +31,8 @@ class Layout:
 def lay_out(experiment: Experiment, dataset: Dataset | None = None) -> Layout:
     """Load the data set (unless it is given), deal it out, draw the absence, resolve every setting."""
     experiment = experiment.resolved()
+    if dataset is not None and experiment.data.limit:
+        raise SettingError("data.limit: does not apply to a data set given in Python; give fewer images")
     dataset = dataset if dataset is not None else load_data(experiment)
     dealt = _partition(experiment, dataset)
     layout = Layout(experiment, dataset, dealt, _absence(experiment, dealt))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor
 
-from feddig.algorithms import Algorithm, Round
+from feddig.algorithms import Algorithm, Memory, Round
 from feddig.digest import Digest, check_digest
 from feddig.errors import DivergenceError, FileFormatError
 from feddig.local import Effort, Trained, Trainee, train_locally
@@ -155,7 +155,7 @@ class Moderator:
             {name: state[f"silo.{silo}.{name}"].to(device) for name in memory}
             for silo, memory in enumerate(self.memory.silos)
         )
-        self.memory = type(self.memory)(shared, silos)
+        self.memory = Memory(shared, silos)
 
 
 def _shapes(digest: Digest) -> tuple[tuple[int, ...], int]:

@@ -1,7 +1,7 @@
 """Telling a person how a run goes: a live bar in a terminal, plain lines elsewhere."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from rich.console import Console
@@ -14,8 +14,8 @@ from feddig.experiment import Experiment
 class Progress(Protocol):
     """Whatever wants to know about rounds."""
 
-    def start(self, experiment: Experiment, done: int, rounds: int) -> None:
-        """Hear that a run starts (or goes on after some rounds)."""
+    def start(self, experiment: Experiment, done: int, rounds: int, events: Sequence[str]) -> None:
+        """Hear that a run starts (or goes on after some rounds), and who will come and go when."""
         ...
 
     def round(self, row: Mapping[str, Any]) -> None:
@@ -30,7 +30,7 @@ class Progress(Protocol):
 class Silent:
     """Says nothing."""
 
-    def start(self, experiment: Experiment, done: int, rounds: int) -> None:
+    def start(self, experiment: Experiment, done: int, rounds: int, events: Sequence[str]) -> None:
         """Say nothing."""
 
     def round(self, row: Mapping[str, Any]) -> None:
@@ -47,10 +47,11 @@ class Lines:
         self._console, self._rounds, self._left = console, 0, 0
         self._begun = time.perf_counter()
 
-    def start(self, experiment: Experiment, done: int, rounds: int) -> None:
+    def start(self, experiment: Experiment, done: int, rounds: int, events: Sequence[str]) -> None:
         """Say what starts."""
         self._rounds, self._left, self._begun = rounds, rounds - done, time.perf_counter()
         self._say(f"{title(experiment)}: rounds {done} to {rounds - 1}")
+        self._say(outlook(events))
 
     def round(self, row: Mapping[str, Any]) -> None:
         """Say what the round brought."""
@@ -83,8 +84,9 @@ class Live:
         )
         self._task: TaskID | None = None
 
-    def start(self, experiment: Experiment, done: int, rounds: int) -> None:
+    def start(self, experiment: Experiment, done: int, rounds: int, events: Sequence[str]) -> None:
         """Show the bar."""
+        self._bar.console.print(outlook(events), markup=False, highlight=False)
         self._task = self._bar.add_task(
             title(experiment), total=rounds, completed=done, accuracy="", attendance="", start=True
         )
@@ -106,6 +108,12 @@ def choose_progress(console: Console, *, quiet: bool) -> Progress:
     if quiet:
         return Silent()
     return Live(console) if console.is_terminal else Lines(console)
+
+
+def outlook(events: Sequence[str], most: int = 8) -> str:
+    """Say who comes and goes when, the first few at least."""
+    more = f"; and {len(events) - most} more, see log.txt" if len(events) > most else ""
+    return "; ".join(events[:most]) + more if events else "everybody stays"
 
 
 def title(experiment: Experiment) -> str:

@@ -35,8 +35,8 @@ class Checkpoint:
     """How many rounds are done."""
     state: dict[str, Tensor]
     digests: dict[int, Digest]
-    fingerprint: str
-    """Of the data set."""
+    inputs: Mapping[str, str]
+    """What the run is made from, by hash."""
 
 
 class ResultsFolder:
@@ -157,12 +157,16 @@ class ResultsFolder:
         return self.path / "checkpoint" / "state.safetensors"
 
     def write_checkpoint(
-        self, rounds: int, state: Mapping[str, Tensor], digests: Mapping[int, Digest], fingerprint: str
+        self,
+        rounds: int,
+        state: Mapping[str, Tensor],
+        digests: Mapping[int, Digest],
+        inputs: Mapping[str, str],
     ) -> None:
         """Put the state after so many rounds in place of the last one; digests are referred to by hash."""
         hashes = {str(silo): digest.hash for silo, digest in sorted(digests.items())}
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
-        facts = {"rounds": str(rounds), "digests": json.dumps(hashes), "data": fingerprint}
+        facts = {"rounds": str(rounds), "digests": json.dumps(hashes), "inputs": json.dumps(inputs)}
         write_tensors(self.checkpoint_path, "checkpoint", arrays, facts)
 
     def read_checkpoint(self) -> Checkpoint | None:
@@ -177,12 +181,13 @@ class ResultsFolder:
             if digests[int(silo)].hash != wanted:
                 raise FileFormatError(f"{path}: not the digest that the checkpoint refers to")
         state = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        return Checkpoint(int(facts["rounds"]), state, digests, facts["data"])
+        return Checkpoint(int(facts["rounds"]), state, digests, json.loads(facts["inputs"]))
 
     def clear_parts(self) -> None:
         """Remove the parts of files that were being written when a process was killed."""
         for part in self.path.rglob(".*.part"):
             part.unlink()
+        (self.path / STARTING).unlink(missing_ok=True)
 
     def write_model(self, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
         """Write model.safetensors or guidance.safetensors, named as the module's state dict is."""

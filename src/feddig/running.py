@@ -1,11 +1,12 @@
 """Run an experiment into a results folder, or go on with one that was cut off."""
 
+import importlib.util
 import json
 import logging
 import math
 import platform
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import torch
 from feddig._version import __version__
 from feddig.data.datasets import Dataset
 from feddig.device import describe_device
-from feddig.digest import Digest
+from feddig.digest import Digest, check_digest
 from feddig.errors import FedDigError, FileFormatError, first_line
 from feddig.evaluation import accuracy
 from feddig.experiment import Experiment
@@ -29,6 +30,11 @@ from feddig.silo import Silo
 from feddig.simulation import Networks, Simulation, build_simulation
 from feddig.summary import accuracy_measures
 from feddig.training import RoundResult, run_rounds
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger("feddig")
 
@@ -49,6 +55,7 @@ def run(
     """
     simulation = build_simulation(experiment, device=device, dataset=dataset, networks=networks)
     folder = ResultsFolder(Path(out))
+    _check_tensorboard(simulation.experiment)
     folder.check_space(_space(simulation))
     folder.claim()
     folder.write_setting(simulation.experiment, simulation.partition.to_csv(), simulation.absence.to_csv())
@@ -70,6 +77,8 @@ def resume(
         return folder.summary()
     simulation = build_simulation(folder.experiment(), device=device, dataset=dataset, networks=networks)
     folder.check_setting(simulation.partition.to_csv(), simulation.absence.to_csv())
+    _check_tensorboard(simulation.experiment)
+    folder.check_space(_space(simulation))
     return _go_on(simulation, folder, progress or Silent(), until)
 
 
@@ -78,13 +87,13 @@ def _go_on(
 ) -> dict[str, Any]:
     """Train from the checkpoint (or from the start) to the end, recording each round."""
     with _log_file(folder):
-        fingerprint = simulation.dataset.fingerprint()
-        done = _restore(simulation, folder, fingerprint)
+        inputs = simulation.inputs()
+        done = _restore(simulation, folder, inputs)
         _announce(simulation, done)
         recipe, rounds = simulation.experiment.recipe, simulation.experiment.training.rounds
         board = _tensorboard(simulation.experiment, folder)
-        last = min(until or rounds, rounds)
-        progress.start(simulation.experiment, done, last)
+        last = rounds if until is None else min(until, rounds)
+        progress.start(simulation.experiment, done, last, simulation.absence.events())
         started = time.perf_counter()
         steps = run_rounds(
             simulation.moderator,
@@ -99,7 +108,7 @@ def _go_on(
                 row["seconds"], started = time.perf_counter() - started, time.perf_counter()
                 folder.append_metrics(row)
                 folder.write_checkpoint(
-                    result.round + 1, simulation.moderator.state(), simulation.moderator.digests, fingerprint
+                    result.round + 1, simulation.moderator.state(), simulation.moderator.digests, inputs
                 )
                 progress.round(row)
                 board(row)
@@ -113,15 +122,16 @@ def _go_on(
         return summary
 
 
-def _restore(simulation: Simulation, folder: ResultsFolder, fingerprint: str) -> int:
+def _restore(simulation: Simulation, folder: ResultsFolder, inputs: Mapping[str, str]) -> int:
     """Load the checkpoint if there is one, and give the number of rounds it has done."""
     folder.clear_parts()
     checkpoint = folder.read_checkpoint()
     if checkpoint is None:
         folder.rewind(0)
         return 0
-    if checkpoint.fingerprint != fingerprint:
-        raise FileFormatError(f"{folder.path}: was begun with other images than the data set holds now")
+    for name, wanted in inputs.items():
+        if checkpoint.inputs.get(name) != wanted:
+            raise FileFormatError(f"{folder.path}: was begun with another {name} than it is given now")
     try:
         simulation.moderator.restore(checkpoint.state)
     except (KeyError, RuntimeError) as error:
@@ -140,6 +150,7 @@ def _digest_keeper(simulation: Simulation, folder: ResultsFolder) -> Callable[[S
         digest = folder.kept_digest(silo.index)
         if digest is None:
             digest = simulation.make_digest(silo)
+            check_digest(digest, f"digest of silo {silo.index}")
             folder.keep_digest(digest)
         return digest
 
@@ -210,7 +221,7 @@ def _summary(simulation: Simulation, folder: ResultsFolder) -> dict[str, Any]:
             "digest": [
                 digests[silo].size if silo in digests else 0 for silo in range(simulation.absence.silos)
             ],
-            "update": [simulation.network.vector.numel() * 4] * simulation.absence.silos,
+            "update": [_update_size(simulation)] * simulation.absence.silos,
         },
         "digests": {
             str(silo): {**digest.facts, "hash": digest.hash} for silo, digest in sorted(digests.items())
@@ -226,6 +237,12 @@ def _summary(simulation: Simulation, folder: ResultsFolder) -> dict[str, Any]:
             "python": platform.python_version(),
         },
     }
+
+
+def _update_size(simulation: Simulation) -> int:
+    """Give the bytes of a silo's update; nothing is sent where no silo trains or all data is in one place."""
+    recipe = simulation.experiment.recipe
+    return simulation.network.vector.numel() * 4 if recipe.silos_train and not recipe.centralised else 0
 
 
 def _privacy(simulation: Simulation) -> str | None:
@@ -268,15 +285,31 @@ def _space(simulation: Simulation) -> int:
     return 4 * state + digests + 20 * len(simulation.dataset.train) + rows + 10_000_000
 
 
+def _lock(handler: logging.FileHandler, folder: ResultsFolder) -> None:
+    """Hold the folder for this process alone; the system lets go of it however the process ends."""
+    if fcntl is None or handler.stream is None:
+        return  # Windows: the user must take care
+    try:
+        fcntl.flock(handler.stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise FedDigError(
+            f"{folder.path}: another process is at work on this run; wait for it to end"
+        ) from None
+
+
 @contextmanager
 def _log_file(folder: ResultsFolder) -> Iterator[None]:
     """Copy the log into log.txt while a run lasts."""
     handler = logging.FileHandler(folder.path / "log.txt", encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    if log.level in (logging.NOTSET, logging.WARNING):
+    level, propagate = log.level, log.propagate
+    if not log.isEnabledFor(logging.INFO):
+        # the file wants what the user's own handlers were not set up for
         log.setLevel(logging.INFO)
+        log.propagate = False
     log.addHandler(handler)
     try:
+        _lock(handler, folder)
         log.info("log, format_version %d", FORMAT_VERSION)
         yield
     except (FedDigError, KeyboardInterrupt) as error:
@@ -286,18 +319,22 @@ def _log_file(folder: ResultsFolder) -> Iterator[None]:
     finally:
         log.removeHandler(handler)
         handler.close()
+        log.setLevel(level)
+        log.propagate = propagate
+
+
+def _check_tensorboard(experiment: Experiment) -> None:
+    """Notice a missing TensorBoard before anything is written."""
+    if experiment.logging.tensorboard and importlib.util.find_spec("tensorboard") is None:
+        raise FedDigError("logging.tensorboard: TensorBoard is not there; pip install 'feddig[logging]'")
 
 
 def _tensorboard(experiment: Experiment, folder: ResultsFolder) -> Callable[[dict[str, Any]], None]:
     """Give what writes a row to TensorBoard, if the experiment asks for it."""
     if not experiment.logging.tensorboard:
         return lambda row: None
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise FedDigError(
-            "logging.tensorboard: TensorBoard is not there; pip install 'feddig[logging]'"
-        ) from None
+    from torch.utils.tensorboard import SummaryWriter
+
     writer = SummaryWriter(folder.path / "tensorboard")
 
     def write(row: dict[str, Any]) -> None:

@@ -36,8 +36,11 @@ def setting(
 class DataSettings:
     """[data]: which images, and who holds them."""
 
-    name: str = setting("fashion-mini", "data set: fashion-mini, idx, npz, folder (tensors: given in Python)")
-    path: str | None = setting(None, "where idx, npz or folder data lies")
+    name: str = setting(
+        "fashion-mini",
+        "data set: fashion-mini (bundled), fashion-mnist, emnist-byclass, cifar10, cifar100, idx, npz, folder, tensors",
+    )
+    path: str | None = setting(None, "where idx, npz or folder data lies; a public set is also searched for")
     limit: int = setting(0, "use only this many training images; 0: all", least=0)
     image_size: int = setting(32, "folder data is resized to this many pixels square; 0: as it is", least=0)
     silos: int = setting(4, "number of silos n", least=1)

@@ -21,7 +21,7 @@ from feddig.experiment import Experiment
 from feddig.layout import lay_out
 from feddig.models.check import check_networks
 from feddig.models.classifier import SIZES, build_classifier
-from feddig.models.encoder import feature_shape, load_encoder
+from feddig.models.encoder import encoder_hash, feature_shape, load_encoder
 from feddig.models.flat import FlatNetwork
 from feddig.models.guidance import build_guidance
 from feddig.moderator import Moderator
@@ -63,6 +63,13 @@ class Simulation:
     validation: tuple[RawSamples, ...]
     silo_tests: tuple[RawSamples, ...]
     make_digest: Callable[[Silo], Digest]
+    encoder_hash: str | None
+    """Of P_R, where the model sees features."""
+
+    def inputs(self) -> dict[str, str]:
+        """Name by hash what a run is made from: a resumed one must be given the same."""
+        encoder = {"encoder": self.encoder_hash} if self.encoder_hash else {}
+        return {"data set": self.dataset.fingerprint(), **encoder}
 
     def engine(self, digest_of: Callable[[Silo], Digest]) -> InProcessEngine:
         """Build the engine; `digest_of` may keep digests on disk and give them back."""
@@ -142,6 +149,7 @@ def build_simulation(
         ),
         silo_tests=tuple(RawSamples(dataset.train, share.test, encoder, place) for share in dealt.shares),
         make_digest=make_digest,
+        encoder_hash=encoder_hash(encoder) if encoder is not None else None,
     )
 
 

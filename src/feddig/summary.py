@@ -3,8 +3,10 @@
 import itertools
 from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import TYPE_CHECKING
 
-from feddig.absence import Absence
+if TYPE_CHECKING:
+    from feddig.absence import Absence
 
 MEASURES = (
     "final", "best", "absence_mean", "absence_auc", "mean_251_259", "mean_250_299", "after_9", "after_50",
@@ -13,7 +15,7 @@ MEASURES = (
 """The keys of `accuracy` in summary.json, in order."""
 
 
-def accuracy_measures(accuracies: Sequence[float], absence: Absence) -> Mapping[str, float | None]:
+def accuracy_measures(accuracies: Sequence[float], absence: "Absence") -> Mapping[str, float | None]:
     """Compute every measure from the test accuracy of rounds 0, 1, 2 ...; None where it is not reached."""
     phase = absence.absence_rounds()
     away = [accuracies[round] for round in phase]

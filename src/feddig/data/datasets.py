@@ -6,11 +6,13 @@ from pathlib import Path
 import numpy as np
 
 from feddig.data.bundled import load_fashion_mini
+from feddig.data.catalogue import load_published
 from feddig.data.checks import assemble, check_images
 from feddig.data.folder import load_folder
 from feddig.data.idx import load_idx
 from feddig.data.images import Dataset, Images
 from feddig.data.npz import load_npz
+from feddig.data.published import PUBLISHED
 from feddig.errors import DataError, SettingError, nearest
 from feddig.seeds import numpy_stream
 
@@ -27,18 +29,27 @@ _LOADERS: dict[str, Loader] = {
 }
 _BUNDLED = ("fashion-mini",)
 
-NAMES = tuple(_LOADERS)
+NAMES = (*_LOADERS, *PUBLISHED)
 
 
 def load_dataset(
-    name: str, path: Path | None = None, *, limit: int = 0, seed: int = 0, image_size: int = 32
+    name: str,
+    path: Path | None = None,
+    *,
+    limit: int = 0,
+    seed: int = 0,
+    image_size: int = 32,
+    data_dir: Path | None = None,
 ) -> Dataset:
     """Load the data set of this name from its path.
+
+    The public sets need no path: they are looked for in the data folder, the folder that FEDDIG_DATA names,
+    the user's cache and Debian's package folder, and are downloaded into the cache if they are in none.
 
     A limit keeps that many training images, drawn by the seed, and the whole test set. The image size counts
     for the source "folder" only; the others keep the size that they are stored in.
     """
-    if name not in _LOADERS:
+    if name not in NAMES:
         raise SettingError(f"data.name: unknown data set {name!r}; {nearest(name, NAMES)}")
     if path is not None and name in _BUNDLED:
         # silently training on other images than the user pointed at would be worse than an error
@@ -48,7 +59,10 @@ def load_dataset(
         )
     if limit < 0:
         raise SettingError(f"data.limit: {limit} is negative; use 0 for all images")
-    dataset = _LOADERS[name](path, seed, image_size)
+    if name in PUBLISHED:
+        dataset = load_published(name, path, data_dir=data_dir)
+    else:
+        dataset = _LOADERS[name](path, seed, image_size)
     return _keep(dataset, limit, seed) if limit else dataset
 
 

@@ -24,7 +24,7 @@ def load_idx(folder: Path) -> Dataset:
     """Load a data set from a folder with the four IDX files, gzipped or not."""
     if not folder.is_dir():
         raise SettingError(f"data.path: {folder} is not a folder; give the one that holds the four IDX files")
-    return assemble("idx", _read_part(folder, "train"), _read_part(folder, "t10k"), source=str(folder))
+    return assemble("idx", read_part(folder, "train"), read_part(folder, "t10k"), source=str(folder))
 
 
 def read_idx(path: Path, *, dimensions: tuple[int, ...]) -> np.ndarray:
@@ -49,14 +49,32 @@ def read_idx(path: Path, *, dimensions: tuple[int, ...]) -> np.ndarray:
         ) from None
 
 
-def _read_part(folder: Path, prefix: str) -> Images:
+def read_part(folder: Path, prefix: str, *, transposed: bool = False) -> Images:
+    """Read one part of a set: the images and the labels whose file names start with the prefix.
+
+    Some publishers store each image by its columns; `transposed` turns it upright again, without a copy.
+    """
     images, labels = _find(folder, f"{prefix}-images", "idx3"), _find(folder, f"{prefix}-labels", "idx1")
+    pixels = read_idx(images, dimensions=(3,) if transposed else (3, 4))
     return check_images(
-        read_idx(images, dimensions=(3, 4)),
+        pixels.transpose(0, 2, 1) if transposed else pixels,
         read_idx(labels, dimensions=(1,)),
         pixels_at=str(images),
         labels_at=str(labels),
     )
+
+
+def count_items(path: Path) -> int:
+    """Tell from the header of a file how many images or labels it holds, without reading them."""
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            head = stream.read(8)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: cannot be read ({error}); {_AGAIN}") from None
+    if len(head) < 8 or head[:2] != b"\x00\x00":
+        found = head.hex() or "nothing"
+        raise DataError(f"{path}: not an IDX file: expected it to start with 0000, found {found}; {_AGAIN}")
+    return int.from_bytes(head[4:8], "big")
 
 
 def _find(folder: Path, stem: str, kind: str) -> Path:

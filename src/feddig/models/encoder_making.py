@@ -27,7 +27,7 @@ ATTEMPTS = 5
 DARK = -1.5
 LEAST_ACTIVE = 0.02
 LEAST_SPREAD = 0.01
-# brings the standard deviation near 1, the size that classifiers learn well from
+# acts like a learning rate for F_D: docs/encoder.md shows what others give
 LARGEST_VALUE = 64.0
 
 LAYERS = 3

@@ -15,7 +15,6 @@ class FlatNetwork:
 
     def __init__(self, module: nn.Module, device: torch.device | None = None) -> None:
         self.module = module.to(device) if device is not None else module
-        self.names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
         parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         if not parameters:
             raise SettingError(f"{type(module).__name__}: has no parameter to train; give a network that has")

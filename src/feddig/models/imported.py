@@ -1,6 +1,8 @@
 """A user's own network, named in an experiment as package.module:function."""
 
 import importlib
+import os
+import sys
 
 from torch import nn
 
@@ -9,6 +11,8 @@ from feddig.errors import SettingError, first_line
 
 def import_network(name: str, key: str, known: str, *arguments: object) -> nn.Module:
     """Call a user's own function, given as package.module:function, for a network."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as `python -m` has it: a user's module lies beside the experiment
     module_name, colon, function_name = name.partition(":")
     if not colon:
         raise SettingError(f"{key}: {name!r} is not known; choose {known}, or write package.module:function")

@@ -34,7 +34,7 @@ def draw_curves(results: Sequence[Result], title: str) -> bytes:
     for place, algorithm in enumerate(algorithms):
         runs = [result.accuracies for result in results if result.algorithm == algorithm]
         colour = COLOURS[place % len(COLOURS)]
-        style = STYLES[place // len(COLOURS) % len(STYLES)] if len(algorithms) > len(COLOURS) else "-"
+        style = STYLES[place % len(STYLES)]
         means = [fmean(values) for values in zip(*runs, strict=True)]
         curves.plot(means, color=colour, linestyle=style, linewidth=2, label=f"{algorithm}  {means[-1]:.1f}")
         if len(runs) > 1:

@@ -1,0 +1,59 @@
+"""The binary version of CIFAR-10 and CIFAR-100.
+
+A file is records of equal length, one for each image: the label (in CIFAR-100 the coarse label and then the
+fine one, a byte each), and 32 x 32 red bytes, then as many green and blue ones, row by row.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from feddig.data.checks import check_images
+from feddig.data.images import Images
+from feddig.errors import DataError
+
+SIDE = 32
+_PIXEL_BYTES = 3 * SIDE * SIDE
+
+
+def read_cifar(path: Path, *, label_bytes: int) -> Images:
+    """Read one file, memory-mapped; the last label byte of a record is the label."""
+    count = count_records(path, label_bytes=label_bytes)
+    try:
+        records = np.memmap(path, np.uint8, mode="r", shape=(count, label_bytes + _PIXEL_BYTES))
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    # splitting the last axis of this slice is a view, so the pixels stay in the file
+    pixels = records[:, label_bytes:].reshape(count, 3, SIDE, SIDE)
+    return check_images(pixels, records[:, label_bytes - 1], pixels_at=str(path), labels_at=str(path))
+
+
+def join(parts: Sequence[Images]) -> Images:
+    """Put the files of one part of a set together: in memory, as one array cannot lie in several files."""
+    if len(parts) == 1:
+        return parts[0]
+    return Images(
+        np.concatenate([part.pixels for part in parts]), np.concatenate([part.labels for part in parts])
+    )
+
+
+def count_records(path: Path, *, label_bytes: int) -> int:
+    """Tell from the length of a file how many images it holds."""
+    record = label_bytes + _PIXEL_BYTES
+    try:
+        size = path.stat().st_size
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if size == 0 or size % record:
+        raise DataError(
+            f"{path}: damaged: expected records of {record:,} bytes, found {size:,} bytes, "
+            f"which is {size // record:,} records and {size % record:,} bytes; "
+            "fetch the file again from its publisher"
+        )
+    return size // record
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    reason = getattr(error, "strerror", None) or error
+    return DataError(f"{path}: cannot be read ({reason}); check the file and its permissions")
