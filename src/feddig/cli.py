@@ -5,11 +5,9 @@ one line and exit code 2. torch is imported only when a command really runs.
 """
 
 import json
-import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +17,20 @@ from rich.table import Table
 
 from feddig._version import __version__
 from feddig.errors import FedDigError
+from feddig.options import (
+    DataDir,
+    Device,
+    ExperimentFile,
+    Json,
+    Level,
+    LogLevel,
+    Overrides,
+    Quiet,
+    chosen_experiment,
+    listed,
+    show_log,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     from feddig.experiment import Experiment
@@ -39,39 +51,6 @@ digest_app = typer.Typer(no_args_is_help=True, help="Make a silo's digest, or sh
 encoder_app = typer.Typer(no_args_is_help=True, help="Make the public encoder.")
 app.add_typer(digest_app, name="digest")
 app.add_typer(encoder_app, name="encoder")
-
-
-class LogLevel(StrEnum):
-    """How much the log says."""
-
-    debug = "debug"
-    info = "info"
-    warning = "warning"
-    error = "error"
-
-
-ExperimentFile = Annotated[
-    Path | None,
-    typer.Argument(metavar="[FILE.toml]", help="The experiment; without one, the demo's setting."),
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", metavar="SECTION.KEY=VALUE", help="Change a key of the experiment; may be repeated."
-    ),
-]
-Device = Annotated[
-    str, typer.Option(help="auto, cpu, cuda or cuda:N (one device; several GPUs are not used).")
-]
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        envvar="FEDDIG_DATA", help="Folder with data: public sets, and what a relative data.path names."
-    ),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only results and errors.")]
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
-Level = Annotated[LogLevel, typer.Option(help="What of the log is shown on standard error.")]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -133,7 +112,7 @@ def run_command(
     log_level: Level = LogLevel.warning,
 ) -> None:
     """Run one experiment."""
-    _show_log(log_level)
+    show_log(log_level)
     from feddig.progress import choose_progress
     from feddig.running import resume as resume_run
     from feddig.running import run
@@ -148,7 +127,7 @@ def run_command(
         with _hint_at_resume(folder):
             summary = resume_run(folder, device=device, progress=progress)
     else:
-        experiment = _experiment(file, overrides, data_dir)
+        experiment = chosen_experiment(file, overrides, data_dir)
         folder = out or _fresh_folder(experiment)
         with _hint_at_resume(folder):
             summary = run(experiment, folder, device=device, progress=progress)
@@ -176,7 +155,7 @@ def compare_command(
     log_level: Level = LogLevel.warning,
 ) -> None:
     """Run a grid of algorithms, scenarios and seeds, and tabulate it."""
-    _show_log(log_level)
+    show_log(log_level)
     from feddig.absence import SCENARIOS
     from feddig.comparison import grid, run_grid
     from feddig.progress import choose_progress
@@ -184,14 +163,14 @@ def compare_command(
     from feddig.report.comparison import write_comparison
     from feddig.report.table import as_rich
 
-    names = _listed("--algorithms", algorithms)
+    names = listed("--algorithms", algorithms)
     for name in names:
         read_recipe(name)
-    places = _listed("--scenarios", scenarios, SCENARIOS)
-    numbers = list(dict.fromkeys(_whole_number("--seeds", text) for text in _listed("--seeds", seeds)))
+    places = listed("--scenarios", scenarios, SCENARIOS)
+    numbers = list(dict.fromkeys(whole_number("--seeds", text) for text in listed("--seeds", seeds)))
     if "file" in places:
         overrides = [*(overrides or []), "absence.scenario=file"]
-    cells = grid(_experiment(file, overrides, data_dir), names, places, numbers, out)
+    cells = grid(chosen_experiment(file, overrides, data_dir), names, places, numbers, out)
     console = Console(stderr=True)
     with _hint(f"finished runs are kept: give the same command again to continue in {out}"):
         outcomes = run_grid(cells, device=device, progress=lambda: choose_progress(console, quiet=quiet))
@@ -274,11 +253,11 @@ def digest_make(
     log_level: Level = LogLevel.warning,
 ) -> None:
     """Make the digest that a silo sends once, with noise from the system's entropy (unless set to seeded)."""
-    _show_log(log_level)
+    show_log(log_level)
     from feddig.digest import write_digest
     from feddig.digest_making import digest_of_silo
 
-    experiment = _experiment(file, overrides, data_dir, {"privacy.random": "system"})
+    experiment = chosen_experiment(file, overrides, data_dir, {"privacy.random": "system"})
     if out.exists():
         raise FedDigError(
             f"{out}: exists already; a second digest of the same data reveals more, so it is not replaced"
@@ -309,7 +288,7 @@ def encoder_make(
     log_level: Level = LogLevel.warning,
 ) -> None:
     """Train the encoder P_R on generated images: no real image is used."""
-    _show_log(log_level)
+    show_log(log_level)
     from feddig.models.encoder import encoder_hash, save_encoder
     from feddig.models.encoder_making import BATCH, SHIPPED_RECIPE, STEPS, make_encoder
 
@@ -331,54 +310,10 @@ def encoder_make(
         print(f"{out}  {encoder_hash(encoder)}")
 
 
-def _experiment(
-    file: Path | None,
-    overrides: list[str] | None,
-    data_dir: Path | None,
-    defaults: dict[str, Any] | None = None,
-) -> "Experiment":
-    from feddig.experiment_file import demo_experiment, read_experiment
-
-    read = (
-        read_experiment(file, overrides or [], defaults)
-        if file
-        else demo_experiment(overrides or [], defaults)
-    )
-    return read.located(data_dir)
-
-
 def _fresh_folder(experiment: "Experiment") -> Path:
     name = f"{experiment.algorithm.name}-{experiment.absence.scenario}-seed-{experiment.seed}"
     names = (Path("results", name if number == 1 else f"{name}-{number}") for number in range(1, 10_000))
     return next(path for path in names if not path.exists())
-
-
-def _listed(option: str, text: str, known: Sequence[str] = ()) -> list[str]:
-    from feddig.errors import nearest
-
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise FedDigError(f"{option}: names nothing")
-    for name in names:
-        if known and name not in known:
-            raise FedDigError(f"{option}: {name!r} is not known; {nearest(name, known)}")
-    return list(dict.fromkeys(names))
-
-
-def _whole_number(option: str, text: str) -> int:
-    if not text.isdecimal() or len(text) > 18:
-        raise FedDigError(f"{option}: {text!r} is not a whole number below 10^18")
-    return int(text)
-
-
-def _show_log(level: LogLevel) -> None:
-    log = logging.getLogger("feddig")
-    log.handlers.clear()
-    handler = logging.StreamHandler()
-    handler.setLevel(level.upper())
-    handler.setFormatter(logging.Formatter("feddig: %(levelname)s: %(message)s"))
-    log.addHandler(handler)
-    log.setLevel(min(logging.INFO, logging.getLevelName(level.upper())))
 
 
 @contextmanager
