@@ -1,39 +1,87 @@
 """Compare ways of making the encoder by how well a classifier learns from digests alone.
 
-    python benchmarks/encoder_recipes.py FOLDER [--out results.json] [--seeds 3]
+    python benchmarks/encoder_recipes.py [--data-dir FOLDER] [--out results.json] [--seeds 3]
 
-FOLDER holds Fashion-MNIST as four gzipped IDX files. The measure: encode training images, make digests (four
-samples each, the paper's noise), train a small classifier on them and test it on plain, unmixed features. The
-column "plain" trains on the features themselves instead, without mixing and noise. Real images only measure;
-no recipe learns from them, except the one that is named so and marks what is possible.
+Measured on Fashion-MNIST and EMNIST ByClass, wherever FedDig finds them. The measure: encode training images, bring
+the largest value to 4, make digests (four samples each, the paper's noise), train a small classifier on them and test
+it on plain, unmixed features. Real images only measure; no recipe learns from them, except those that are named so.
 """
 
 import argparse
-import gzip
 import json
 import platform
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from encoder_trials import (
+    SAMPLES_PER_DIGEST,
+    draw_clouds,
+    draw_pairs,
+    draw_scribbles,
+    draw_varied,
+    draw_varied_pairs,
+    with_decorrelation,
+    with_edges,
+    with_recognition,
+    with_recognition_in_digests,
+)
 from torch import Tensor, nn
 
+from feddig.data import Images, load_dataset
 from feddig.errors import DivergenceError
-from feddig.models.encoder_making import BATCH, LARGEST_VALUE, STEPS, Recipe, make_encoder
-from feddig.seeds import torch_stream
+from feddig.models.encoder_making import BATCH, STEPS, Recipe, make_encoder
+from feddig.samples import ImageSource
+from feddig.seeds import numpy_stream, torch_stream
 
-TRAINING_IMAGES = 10_000
+SETS = ("fashion-mnist", "emnist-byclass")
+TRAINING_IMAGES = 20_000
 TEST_IMAGES = 10_000
-CLASSES = 10
-SAMPLES_PER_DIGEST = 4
+LARGEST = 4.0
 NOISE = 0.01
-DIGEST_EPOCHS = 16
-PLAIN_EPOCHS = 3
+EPOCHS = 16
 LEARNING_RATE = 0.01
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The images of a data set that the encoders are measured on."""
+
+    name: str
+    classes: int
+    images: Tensor
+    labels: Tensor
+    test_images: Tensor
+    test_labels: Tensor
+
+    def draw(self, count: int, _channels: int, generator: torch.Generator) -> Tensor:
+        """Draw training images, for the recipes that learn from the data itself."""
+        return self.images[torch.randint(len(self.images), (count,), generator=generator)]
+
+
+def recipes(fashion: Measured, emnist: Measured) -> list[tuple[Recipe, int]]:
+    """List what is compared, with the number of training steps."""
+    return [
+        (Recipe("untrained", noise=0), 0),
+        (Recipe("shipped"), STEPS),
+        (Recipe("shipped, on Fashion-MNIST itself", fashion.draw), STEPS),
+        (Recipe("shipped, on EMNIST itself", emnist.draw), STEPS),
+        (Recipe("recognition", draw_pairs, loss=with_recognition), STEPS),
+        (Recipe("recognition in digests", draw_pairs, loss=with_recognition_in_digests), STEPS),
+        (
+            Recipe("varied, recognition in digests", draw_varied_pairs, loss=with_recognition_in_digests),
+            STEPS,
+        ),
+        (Recipe("1/f noise", draw_clouds), STEPS),
+        (Recipe("scribbles", draw_scribbles), STEPS),
+        (Recipe("varied images", draw_varied), STEPS),
+        (Recipe("edges", loss=with_edges), STEPS),
+        (Recipe("channels decorrelated", loss=with_decorrelation), STEPS),
+    ]
 
 
 def main() -> None:
@@ -41,87 +89,111 @@ def main() -> None:
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    options.add_argument("folder", type=Path)
+    options.add_argument("--data-dir", type=Path)
     options.add_argument("--out", type=Path)
     options.add_argument("--seeds", type=int, default=3)
+    options.add_argument("--only", default="", help="Names of recipes, with semicolons between.")
     chosen = options.parse_args()
     torch.set_num_threads(1)
 
-    images, labels = read_idx(chosen.folder, "train", TRAINING_IMAGES)
-    test_images, test_labels = read_idx(chosen.folder, "t10k", TEST_IMAGES)
-
-    def fashion(count: int, _channels: int, generator: torch.Generator) -> Tensor:
-        return images[torch.randint(len(images), (count,), generator=generator)]
-
-    recipes: list[tuple[Recipe, int]] = [
-        (Recipe("untrained", noise=0), 0),
-        (Recipe("generated images", noise=0), STEPS),
-        (Recipe("generated images, noisy code", noise=NOISE), STEPS),
-        (Recipe("generated images, mixed and noisy code", mixed=SAMPLES_PER_DIGEST, noise=NOISE), STEPS),
-        (Recipe("Fashion-MNIST itself, noisy code", fashion, noise=NOISE), STEPS),
-        (Recipe("blobs only", draw_blobs, noise=0), STEPS),
-    ]
+    fashion, emnist = (load(name, chosen.data_dir) for name in SETS)
+    listed = recipes(fashion, emnist)
+    if chosen.only:
+        listed = [each for each in listed if each[0].name in chosen.only.split(";")]
     rows = []
-    print("| recipe | digests | by seed | plain | largest / deviation | seconds |\n|---|---|---|---|---|---|")
-    for recipe, steps in recipes:
+    print("| recipe | Fashion-MNIST | by seed | EMNIST | by seed | seconds |\n|---|---|---|---|---|---|")
+    for recipe, steps in listed:
         try:
-            row = measure(recipe, steps, chosen.seeds, (images, labels), (test_images, test_labels))
+            rows.append(measure(recipe, steps, chosen.seeds, (fashion, emnist)))
+            print(as_line(rows[-1]), flush=True)
         except DivergenceError as error:
             print(f"| {recipe.name} | {error} | | | | |", flush=True)
-            continue
-        rows.append(row)
-        by_seed = ", ".join(f"{value:.1f}" for value in row["digests_by_seed"])
-        print(
-            f"| {recipe.name} | {row['digests']:.1f} | {by_seed} | {row['plain']:.1f} "
-            f"| {row['peak']:.1f} | {row['seconds']:.0f} |",
-            flush=True,
-        )
-    if chosen.out:
-        facts = {
-            "format_version": 1,
-            "device": f"CPU, 1 thread, {platform.machine()}",
-            "torch": torch.__version__,
-            "steps": STEPS,
-            "batch": BATCH,
-            "training_images": TRAINING_IMAGES,
-            "test_images": TEST_IMAGES,
-            "rows": rows,
-        }
-        chosen.out.write_text(json.dumps(facts, indent=2) + "\n")
+        if chosen.out:
+            write(chosen.out, rows)
 
 
-def measure(
-    recipe: Recipe, steps: int, seeds: int, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]
-) -> dict[str, Any]:
-    """Make the encoder once per seed, and a classifier from digests and one from plain features each time."""
-    digests, plain, peaks, seconds = [], [], [], []
+def as_line(row: dict[str, Any]) -> str:
+    """Give a row of the printed table."""
+    cells = [row["recipe"]]
+    for name in SETS:
+        by_seed = ", ".join(f"{value:.1f}" for value in row[name]["digests_by_seed"])
+        cells += [f"{row[name]['digests']:.1f}", by_seed]
+    return f"| {' | '.join(cells)} | {row['seconds']:.0f} |"
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Write all rows so far, with what they depend on."""
+    facts = {
+        "format_version": 2,
+        "device": f"CPU, 1 thread, {platform.machine()}",
+        "torch": torch.__version__,
+        "batch": BATCH,
+        "training_images": TRAINING_IMAGES,
+        "test_images": TEST_IMAGES,
+        "rows": rows,
+    }
+    path.write_text(json.dumps(facts, indent=2) + "\n")
+
+
+def load(name: str, data_dir: Path | None) -> Measured:
+    """Load the images of a set that the encoders are measured on, the same for every recipe and seed."""
+    dataset = load_dataset(name, data_dir=data_dir)
+    images, labels = _some(dataset.train, TRAINING_IMAGES)
+    test_images, test_labels = _some(dataset.test, TEST_IMAGES)
+    return Measured(name, dataset.classes, images, labels, test_images, test_labels)
+
+
+def _some(images: Images, count: int) -> tuple[Tensor, Tensor]:
+    rows = torch.from_numpy(numpy_stream(0, "benchmark images").choice(len(images), count, replace=False))
+    source = ImageSource(images, None, torch.device("cpu"))
+    return source.images(rows), source.targets(rows)
+
+
+def measure(recipe: Recipe, steps: int, seeds: int, sets: tuple[Measured, ...]) -> dict[str, Any]:
+    """Make the encoder once per seed, and for each set a classifier from digests."""
+    found: dict[str, dict[str, list[float]]] = {
+        one.name: {"digests": [], "largest": [], "deviation": []} for one in sets
+    }
+    seconds = []
     for seed in range(seeds):
         start = time.perf_counter()
         encoder = make_encoder(1, seed, steps, recipe=recipe)
         seconds.append(time.perf_counter() - start)
-        features, test_features = encode(encoder, train[0]), encode(encoder, test[0])
-        peaks.append((features.amax() / features.std()).item())
-        soft = nn.functional.one_hot(train[1], CLASSES).float()
-        mixed, mixed_soft = make_digests(features, soft, torch_stream(seed, "benchmark digests"))
-        digests.append(accuracy(mixed, mixed_soft, DIGEST_EPOCHS, seed, test_features, test[1]))
-        plain.append(accuracy(features, soft, PLAIN_EPOCHS, seed, test_features, test[1]))
+        for one in sets:
+            for name, value in _measure_on(one, encoder, seed).items():
+                found[one.name][name].append(value)
     return {
         "recipe": recipe.name,
-        "digests": statistics.mean(digests),
-        "digests_by_seed": digests,
-        "plain": statistics.mean(plain),
-        "plain_by_seed": plain,
-        "peak": statistics.mean(peaks),
+        "steps": steps,
         "seconds": statistics.mean(seconds),
+        **{
+            one: {
+                **{name: statistics.mean(values) for name, values in kinds.items()},
+                **{f"{name}_by_seed": values for name, values in kinds.items()},
+            }
+            for one, kinds in found.items()
+        },
+    }
+
+
+def _measure_on(one: Measured, encoder: Callable[[Tensor], Tensor], seed: int) -> dict[str, float]:
+    features, tests = encode(encoder, one.images), encode(encoder, one.test_images)
+    largest, deviation = features.amax().item(), features.std().item()
+    # recipes are compared, not scales: the largest value acts like a learning rate
+    features, tests = features * (LARGEST / largest), tests * (LARGEST / largest)
+    soft = nn.functional.one_hot(one.labels, one.classes).float()
+    mixed, mixed_soft = make_digests(features, soft, torch_stream(seed, "benchmark digests"))
+    return {
+        "digests": accuracy(mixed, mixed_soft, EPOCHS, seed, tests, one.test_labels),
+        "largest": largest,
+        "deviation": deviation,
     }
 
 
 @torch.no_grad()
 def encode(encoder: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
     """Encode in parts, to need little memory."""
-    starts = range(0, len(images), 1000)
-    # brought near a deviation of 1, so that the comparison is of recipes and not of scales
-    return torch.cat([encoder(images[start : start + 1000]) for start in starts]) * (4 / LARGEST_VALUE)
+    return torch.cat([encoder(part) for part in images.split(1000)])
 
 
 def make_digests(features: Tensor, soft: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -138,7 +210,7 @@ def accuracy(inputs: Tensor, soft: Tensor, epochs: int, seed: int, tests: Tensor
     classifier = nn.Sequential(
         *(nn.Conv2d(4, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
         *(nn.Conv2d(32, 128, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Flatten(), nn.Linear(512, CLASSES)),
+        *(nn.Flatten(), nn.Linear(512, soft.shape[1])),
     )
     optimiser = torch.optim.SGD(classifier.parameters(), lr=LEARNING_RATE, momentum=0.9)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, epochs)
@@ -152,32 +224,8 @@ def accuracy(inputs: Tensor, soft: Tensor, epochs: int, seed: int, tests: Tensor
             optimiser.step()
         schedule.step()
     with torch.no_grad():
-        right = classifier(tests).argmax(1) == answers
+        right = torch.cat([classifier(part).argmax(1) for part in tests.split(1000)]) == answers
     return 100 * float(right.float().mean())
-
-
-def draw_blobs(count: int, channels: int, generator: torch.Generator) -> Tensor:
-    """Draw a few soft round spots on a plain ground, the simplest generated images."""
-    line = torch.linspace(-1, 1, 32)
-    centre = torch.rand(2, count, 3, 1, generator=generator) * 1.6 - 0.8
-    width = torch.rand(count, 3, 1, generator=generator) * 0.4 + 0.1
-    down, across = torch.exp(-((line - centre) / width).square())
-    brightness = torch.rand(count, 3, 1, 1, generator=generator)
-    spots = brightness * down.unsqueeze(3) * across.unsqueeze(2)
-    # not only black: with nothing but dark images a channel dies at nearly every start
-    ground = torch.rand(count, 1, 1, 1, generator=generator)
-    images: Tensor = (ground + spots.sum(1, keepdim=True)).clamp(0, 1)
-    return images.expand(-1, channels, -1, -1)
-
-
-def read_idx(folder: Path, part: str, count: int) -> tuple[Tensor, Tensor]:
-    """Read images, padded with zeros from 28x28 to 32x32, and their labels."""
-    with gzip.open(folder / f"{part}-images-idx3-ubyte.gz") as stream:
-        pixels = np.frombuffer(stream.read(), np.uint8, offset=16).reshape(-1, 1, 28, 28)[:count]
-    with gzip.open(folder / f"{part}-labels-idx1-ubyte.gz") as stream:
-        labels = np.frombuffer(stream.read(), np.uint8, offset=8)[:count]
-    images = torch.from_numpy(pixels.astype(np.float32) / 255)
-    return nn.functional.pad(images, (2, 2, 2, 2)), torch.from_numpy(labels.astype(np.int64))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """What several tests share: a tiny data set and a tiny experiment, so that a whole run takes a second."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -14,6 +14,14 @@ from feddig.experiment_file import experiment_from_table
 def _one_thread() -> None:
     """Tiny networks run fastest, and always the same, on one thread."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep the tests away from the user's cache."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 def draw_tiny_dataset(train: int = 240, test: int = 60, classes: int = 4, seed: int = 0) -> Dataset:

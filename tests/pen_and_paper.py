@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from feddig.algorithms import Algorithm, FedAvg, Memory, Round
 from feddig.digest import Digest
+from feddig.lanes import Lane, Lanes
 from feddig.messages import Reply, Request
 from feddig.models.flat import FlatNetwork
 from feddig.moderator import Moderator
@@ -103,7 +104,7 @@ def paper_moderator(
     moderator = Moderator(
         silos=silos,
         algorithm=algorithm or FedAvg(),
-        classifier=FlatNetwork(Wish(weight)),
+        lanes=Lanes([Lane(FlatNetwork(Wish(weight)))]),
         guidance_producer=FlatNetwork(Scale()),
         training=training,
         settings=settings or ModeratorSettings(),
@@ -123,6 +124,9 @@ class Script:
         """Which silos were asked for their digests, round by round."""
         self.requests: list[list[Request]] = []
         """What was sent out, exchange by exchange."""
+
+    def known_away(self, requests: Sequence[Request]) -> list[Request]:
+        return []
 
     def collect_digests(self, silos: Sequence[int], round: int) -> list[Digest]:
         self.asked.append(list(silos))

@@ -18,13 +18,15 @@ from feddig import Dataset, Experiment
 from feddig.algorithms import BASES, AdaBest, Algorithm, FedAvg, FedDyn, FedNova, FedProx, Memory
 from feddig.algorithms.fednova import effective_steps
 from feddig.errors import SettingError
-from feddig.local import Effort, Trainee, train_locally
+from feddig.local import Effort, train_locally
 from feddig.messages import State
 from feddig.models.flat import FlatNetwork
 from feddig.moderator import Moderator
 from feddig.recipe import Recipe, names, read_recipe
+from feddig.samples import Samples
 from feddig.settings import TrainingSettings
 from feddig.simulation import build_simulation
+from feddig.step import Trainee
 from feddig.training import run_rounds
 from pen_and_paper import HALF_WAY, digest_of, numbers, paper_moderator, reply_of, round_of
 
@@ -390,7 +392,7 @@ def steps_from(weights: Tensor, count: int, algorithm: Algorithm, state: State) 
     network.load(weights)
     train_locally(
         Trainee(network, LR),
-        Blobs(),
+        Samples(Blobs()),
         TrainingSettings(batch=10, lr=LR, momentum=0.0),
         effort=Effort(steps=count),
         stream=(0, "test"),

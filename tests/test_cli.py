@@ -36,6 +36,7 @@ COMMANDS = [
     ["digest", "show"],
     ["encoder"],
     ["encoder", "make"],
+    ["encoder", "import"],
 ]
 
 
@@ -120,7 +121,17 @@ def test_help_names_every_option(give: Give) -> None:
         "compare": ["--set", "--algorithms", "--scenarios", "--seeds", "--out", "--json"],
         "digest make": ["--set", "--silo", "--all-data", "--classes", "--out", "--json"],
         "digest show": ["--json"],
-        "encoder make": ["--out", "--channels", "--seed", "--steps", "--json"],
+        "encoder make": [
+            "--out",
+            "--channels",
+            "--data",
+            "--data-path",
+            "--data-dir",
+            "--seed",
+            "--steps",
+            "--json",
+        ],
+        "encoder import": ["--out", "--enlarge", "--json"],
     }
     for command, names in options.items():
         text = give(*command.split(), "--help").out

@@ -15,13 +15,15 @@ from feddig.algorithms import Algorithm, Correction, FedAvg, FedDyn
 from feddig.data.datasets import Images
 from feddig.digest import Digest
 from feddig.errors import DivergenceError, SettingError
-from feddig.local import Effort, Trained, Trainee, batches, train_locally
+from feddig.lanes import Lane
+from feddig.local import Effort, Trained, passes, train_locally
 from feddig.messages import Request
 from feddig.models.flat import FlatNetwork
-from feddig.samples import DigestSamples, RawSamples, Samples
+from feddig.samples import DigestSource, ImageSource, RawSamples, Samples, Source
 from feddig.seeds import torch_stream
 from feddig.settings import TrainingSettings
 from feddig.silo import Silo
+from feddig.step import Trainee
 from pen_and_paper import Scale, Wish, Wishes, digest_of
 
 PLAIN = TrainingSettings(batch=8, lr=0.1, momentum=0.0)
@@ -39,6 +41,11 @@ def small_network(seed: int = 0) -> nn.Module:
 
 def network_with_dropout() -> nn.Module:
     return seeded(lambda: nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Dropout(0.5), nn.Linear(8, 4)))
+
+
+def batches(count: int, size: int, effort: Effort, stream: torch.Generator) -> list[Tensor]:
+    """Cut the passes into batches, as a step does."""
+    return [batch for order in passes(count, size, effort, stream) for batch in torch.split(order, size)]
 
 
 class Points:
@@ -60,7 +67,7 @@ class Points:
 
 def train(
     module: nn.Module,
-    samples: Samples | None = None,
+    samples: Samples | Source | None = None,
     training: TrainingSettings = PLAIN,
     *,
     effort: Effort | None = None,
@@ -68,10 +75,10 @@ def train(
     correction: Correction | None = None,
 ) -> tuple[Tensor, Trained]:
     """Train a network as a silo does and give its weights."""
-    network = FlatNetwork(module)
+    network = FlatNetwork(module, bf16=training.precision == "bf16")
     trained = train_locally(
         Trainee(network, training.lr),
-        samples or Points(),
+        samples if isinstance(samples, Samples) else Samples(samples or Points()),
         training,
         effort=effort or Effort(),
         stream=(0, "test", stream),
@@ -296,7 +303,7 @@ def train_jointly(
     classifier, producer = FlatNetwork(Wish()), FlatNetwork(Scale())
     train_locally(
         Trainee(classifier, lr),
-        DigestSamples(digests, producer.module, train_guidance=True),
+        Samples(DigestSource(digests, producer.module, train_guidance=True)),
         training,
         effort=Effort(),
         stream=(0, "joint"),
@@ -342,7 +349,7 @@ def test_recall_leaves_the_guidance_producer_untouched() -> None:
     before = producer.weights()
     train_locally(
         Trainee(classifier, 0.1),
-        DigestSamples([digest_of(0, 1.0, 2.0, 3.0)], producer.module, train_guidance=False),
+        Samples(DigestSource([digest_of(0, 1.0, 2.0, 3.0)], producer.module)),
         PLAIN,
         effort=Effort(epochs=3),
         stream=(0, "recall"),
@@ -381,7 +388,7 @@ def test_features_are_encoded_in_full_precision_whatever_the_training() -> None:
             return self.head(features.flatten(1))
 
     def samples() -> RawSamples:
-        return RawSamples(images, np.arange(20), encoder, torch.device("cpu"))
+        return RawSamples(ImageSource(images, encoder, torch.device("cpu")), np.arange(20))
 
     in_training = samples()
     train(SeesFeatures(), in_training, replace(PLAIN, precision="bf16"))
@@ -401,19 +408,20 @@ def silo_with(samples: RawSamples, algorithm: Algorithm | None = None, index: in
 
 def raw_samples(count: int = 20) -> RawSamples:
     pixels = np.random.default_rng(1).random((count, 1, 8, 8), dtype=np.float32)
-    return RawSamples(Images(pixels, np.arange(count) % 4), np.arange(count), None, torch.device("cpu"))
+    source = ImageSource(Images(pixels, np.arange(count) % 4), None, torch.device("cpu"))
+    return RawSamples(source, np.arange(count))
 
 
-def linear_network() -> FlatNetwork:
-    return FlatNetwork(seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 4))))
+def lane() -> Lane:
+    return Lane(FlatNetwork(seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 4)))))
 
 
 def test_a_silo_replies_with_its_update_steps_and_samples() -> None:
     """Twenty samples in batches of 8, twice: six steps, from the weights it was sent."""
-    network, weights = linear_network(), torch.linspace(-1, 1, 260)
-    reply = silo_with(raw_samples()).train(Request(2, 7, weights, {}), network)
+    own, weights = lane(), torch.linspace(-1, 1, 260)
+    reply = silo_with(raw_samples()).train(Request(2, 7, weights, {}), own)
     assert (reply.silo, reply.round, reply.steps, reply.samples) == (2, 7, 6, 20)
-    assert torch.equal(reply.update, network.vector - weights)
+    assert torch.equal(reply.update, own.network.vector - weights)
     assert 0 < reply.update.abs().max() < 1
     assert weights.tolist() == torch.linspace(-1, 1, 260).tolist()
 
@@ -421,7 +429,7 @@ def test_a_silo_replies_with_its_update_steps_and_samples() -> None:
 def test_a_silos_batch_order_is_its_own_in_every_round() -> None:
     def update(silo: int, round: int) -> Tensor:
         request = Request(silo, round, torch.zeros(260), {})
-        return silo_with(raw_samples(), index=silo).train(request, linear_network()).update
+        return silo_with(raw_samples(), index=silo).train(request, lane()).update
 
     assert torch.equal(update(2, 7), update(2, 7))
     assert not torch.equal(update(2, 7), update(2, 8))
@@ -434,7 +442,7 @@ def test_a_silo_corrects_with_the_state_it_was_sent() -> None:
 
     def update(dual: float) -> Tensor:
         request = Request(2, 7, torch.zeros(260), {"dual": torch.full((260,), dual)})
-        return silo_with(raw_samples(), algorithm).train(request, linear_network()).update
+        return silo_with(raw_samples(), algorithm).train(request, lane()).update
 
     difference = update(1e4) - update(0.0)
     assert difference.mean().item() == pytest.approx(-6 * 0.1 * 1e-2, rel=0.05)
@@ -443,7 +451,7 @@ def test_a_silo_corrects_with_the_state_it_was_sent() -> None:
 def test_a_silo_that_diverges_says_who_and_when() -> None:
     request = Request(2, 7, torch.full((260,), float("inf")), {})
     with pytest.raises(DivergenceError, match=r"^silo 2, round 7: "):
-        silo_with(raw_samples()).train(request, linear_network())
+        silo_with(raw_samples()).train(request, lane())
 
 
 # --- the network as one vector
@@ -474,22 +482,20 @@ def test_weights_are_a_copy() -> None:
     assert copied.tolist() == [1, 2]
 
 
-def test_parameters_and_gradients_stay_views_of_the_vectors() -> None:
+def test_parameters_are_views_of_the_vector_and_gradients_are_in_its_order() -> None:
     module = small_network()
     network = FlatNetwork(module)
-    for _ in range(2):
-        network.gradient.zero_()
-        cross_entropy(module(torch.ones(1, 3)), torch.tensor([2])).backward()
-        start = 0
-        for parameter in module.parameters():
-            assert parameter.grad is not None
-            end = start + parameter.numel()
-            assert parameter.data_ptr() == network.vector[start:end].data_ptr()
-            assert parameter.grad.data_ptr() == network.gradient[start:end].data_ptr()
-            assert torch.equal(parameter.grad.flatten(), network.gradient[start:end])
-            start = end
-        assert start == len(network.vector)
-        assert network.gradient.any()
+    loss = cross_entropy(module(torch.ones(1, 3)), torch.tensor([2]))
+    gradients = torch.autograd.grad(loss, network.parameters)
+    network.collect(gradients)
+    start = 0
+    for parameter, gradient in zip(module.parameters(), gradients, strict=True):
+        end = start + parameter.numel()
+        assert parameter.data_ptr() == network.vector[start:end].data_ptr()
+        assert torch.equal(gradient.flatten(), network.gradient[start:end])
+        start = end
+    assert start == len(network.vector)
+    assert network.gradient.any()
 
 
 def test_frozen_parameters_are_left_alone() -> None:

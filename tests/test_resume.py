@@ -23,6 +23,7 @@ from feddig import Dataset, Experiment, FedDigError, Networks, demo_experiment, 
 from feddig.cli import main
 from feddig.errors import FileFormatError
 from feddig.experiment_file import write_experiment
+from feddig.layout import lay_out
 from feddig.models.encoder import load_encoder
 from folders import contents, header, rows, snapshot, start_feddig, start_python
 
@@ -699,8 +700,8 @@ def test_the_encoder_of_a_run_is_found_again_from_another_folder(
     resume(tmp_path / "run", dataset=tiny_dataset)
 
 
-def test_the_saved_experiment_is_what_is_resumed(halfway: Path) -> None:
-    assert read_experiment(halfway / "experiment.toml") == tiny().resolved()
+def test_the_saved_experiment_is_what_is_resumed(halfway: Path, tiny_dataset: Dataset) -> None:
+    assert read_experiment(halfway / "experiment.toml") == lay_out(tiny(), tiny_dataset).experiment
     assert json.loads(header(halfway / "checkpoint" / "state.safetensors")["digests"]).keys() == {
         "0",
         "1",

@@ -356,6 +356,7 @@ def test_the_summary_has_the_keys_of_the_contract_and_no_others_than_these(feddi
     }
     besides = {
         "format_version", "rounds", "data", "silo_test_accuracy", "digests", "privacy", "partition_redraws",
+        "precision",
     }  # fmt: skip
     assert set(summary) == contract | besides
     assert list(summary["accuracy"]) == [
@@ -502,7 +503,7 @@ def golden_experiment(algorithm: str) -> Experiment:
             "absence": {"scenario": "sequential"},
             "algorithm": {"name": algorithm},
             "model": {"classifier": "small"},
-            "training": {"rounds": 6, "batch": 16, "lr": 0.03, "threads": 1},
+            "training": {"rounds": 6, "batch": 16, "lr": 0.003, "threads": 1},
         }
     )
 

@@ -1,4 +1,4 @@
-"""The command line: `feddig run`, `compare`, `datasets`, `digest make|show`, `encoder make`.
+"""The command line: `feddig run`, `compare`, `datasets`, `digest make|show`, `encoder make|import`.
 
 What a person reads while waiting goes to standard error; results go to standard output. Mistakes are
 one line and exit code 2. torch is imported only when a command really runs.
@@ -48,7 +48,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 digest_app = typer.Typer(no_args_is_help=True, help="Make a silo's digest, or show what is in one.")
-encoder_app = typer.Typer(no_args_is_help=True, help="Make the public encoder.")
+encoder_app = typer.Typer(no_args_is_help=True, help="Make the public encoder, or import one.")
 app.add_typer(digest_app, name="digest")
 app.add_typer(encoder_app, name="encoder")
 
@@ -280,17 +280,31 @@ def digest_show(
 @encoder_app.command("make")
 def encoder_make(
     out: Annotated[Path, typer.Option(help="Encoder file to write.")] = Path("encoder.safetensors"),
-    channels: Annotated[int, typer.Option(min=1, help="1 for grey images, 3 for colour.")] = 1,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the generated images and the weights.")] = 0,
+    channels: Annotated[
+        int | None, typer.Option(min=1, help="1 for grey images, 3 for colour; with --data: as the data has.")
+    ] = None,
+    data: Annotated[
+        str,
+        typer.Option(
+            help="Learn from this data set instead. PUBLIC data only: everybody gets the encoder. "
+            "fashion-mnist, emnist-byclass, cifar10, cifar100, idx, npz or folder."
+        ),
+    ] = "",
+    data_path: Annotated[
+        Path | None, typer.Option(help="Where that data lies, as an experiment's data.path.")
+    ] = None,
+    data_dir: DataDir = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the images and the weights.")] = 0,
     steps: Annotated[int, typer.Option(min=0, help="Training steps; 0: as the shipped ones had.")] = 0,
     quiet: Quiet = False,
     as_json: Json = False,
     log_level: Level = LogLevel.warning,
 ) -> None:
-    """Train the encoder P_R on generated images: no real image is used."""
+    """Train the encoder P_R: on generated images, so that no real one is used, or on a public data set."""
     show_log(log_level)
     from feddig.models.encoder import encoder_hash, save_encoder
     from feddig.models.encoder_making import BATCH, SHIPPED_RECIPE, STEPS, make_encoder
+    from feddig.public_encoder import agreed_channels, facts_about, load_public, recipe_from
 
     def report(step: int, error: float) -> None:
         if not quiet and (step + 1) % 100 == 0:
@@ -298,16 +312,40 @@ def encoder_make(
 
     if out.exists():
         raise FedDigError(f"{out}: exists already; choose another --out")
-    steps = steps or STEPS
-    encoder = make_encoder(channels, seed, steps, report=report)
-    facts = {"recipe": SHIPPED_RECIPE.name, "seed": str(seed), "steps": str(steps), "batch": str(BATCH)}
-    save_encoder(out, encoder, facts)
-    if as_json:
-        print(
-            json.dumps({"path": str(out), "hash": encoder_hash(encoder), "channels": channels, "seed": seed})
-        )
-    else:
-        print(f"{out}  {encoder_hash(encoder)}")
+    if data_path is not None and not data:
+        raise FedDigError("--data-path: says where the data lies that --data names; give --data too")
+    recipe, learnt_from = SHIPPED_RECIPE, {}
+    if data:
+        dataset = load_public(data, data_path, data_dir)
+        channels = agreed_channels(dataset, channels)
+        recipe, learnt_from = recipe_from(dataset), facts_about(dataset)
+    channels, steps = channels or 1, steps or STEPS
+    encoder = make_encoder(channels, seed, steps, report=report, recipe=recipe)
+    facts = {"recipe": recipe.name, "seed": str(seed), "steps": str(steps), "batch": str(BATCH)}
+    save_encoder(out, encoder, {**facts, **learnt_from})
+    made = {"path": str(out), "hash": encoder_hash(encoder), "channels": channels, "seed": seed}
+    print(json.dumps({**made, **learnt_from}) if as_json else f"{out}  {made['hash']}")
+
+
+@encoder_app.command("import")
+def encoder_import(
+    weights: Annotated[Path, typer.Argument(help="MobileNetV2's weights, as .npz or .safetensors.")],
+    out: Annotated[Path, typer.Option(help="Encoder file to write.")] = Path("encoder.safetensors"),
+    enlarge: Annotated[
+        int, typer.Option(min=1, help="Enlarge images this many times before they are encoded.")
+    ] = 1,
+    as_json: Json = False,
+) -> None:
+    """Turn MobileNetV2's weights, TensorFlow's or torchvision's, into an encoder file."""
+    from feddig.models.encoder import encoder_hash, save_encoder
+    from feddig.models.mobilenet_weights import import_mobilenet
+
+    if out.exists():
+        raise FedDigError(f"{out}: exists already; choose another --out")
+    encoder = import_mobilenet(weights, enlarge)
+    save_encoder(out, encoder, {"source": weights.name})
+    made = {"path": str(out), "hash": encoder_hash(encoder), **encoder.facts}
+    print(json.dumps(made) if as_json else f"{out}  {made['hash']}")
 
 
 def _fresh_folder(experiment: "Experiment") -> Path:

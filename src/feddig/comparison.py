@@ -98,7 +98,7 @@ def run_grid(
         )
 
     outcomes = []
-    plans = [_Plan.of(lay_out(cell.experiment, dataset)) for cell in cells]
+    plans = [_Plan.of(lay_out(cell.experiment, dataset, device)) for cell in cells]
     for cell, plan in zip(cells, plans, strict=True):
         _check_same(cell, plan)
     branches = _branches(plans)

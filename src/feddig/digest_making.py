@@ -13,7 +13,7 @@ from feddig.experiment import Experiment
 from feddig.layout import lay_out, load_data
 from feddig.models.encoder import encoder_hash, load_encoder
 from feddig.privacy.mechanism import guarantee
-from feddig.samples import RawSamples, padded_shape
+from feddig.samples import ImageSource, RawSamples, padded_shape
 
 
 def digest_of_silo(experiment: Experiment, silo: int, *, all_data: bool = False, classes: int = 0) -> Digest:
@@ -33,7 +33,7 @@ def digest_of_silo(experiment: Experiment, silo: int, *, all_data: bool = False,
     if classes and classes < dataset.classes:
         raise SettingError(f"--classes: {classes} given, but the data has labels up to {dataset.classes - 1}")
     encoder = load_encoder(experiment.digest.encoder, padded_shape(dataset.train)[0])
-    samples = RawSamples(dataset.train, rows, encoder, torch.device("cpu"))
+    samples = RawSamples(ImageSource(dataset.train, encoder, torch.device("cpu")), rows)
     assert samples.features is not None
     return make_digest(
         silo,

@@ -7,6 +7,7 @@ from feddig.models.flat import FlatNetwork
 from feddig.samples import RawSamples
 
 AT_ONCE = 1024
+AT_ONCE_ON_GPU = 4096
 
 
 @torch.no_grad()
@@ -16,7 +17,8 @@ def accuracy(network: FlatNetwork, samples: RawSamples) -> float | None:
         return None
     network.module.eval()
     right = torch.zeros((), dtype=torch.long, device=network.device)
-    for indices in torch.split(torch.arange(len(samples), device=network.device), AT_ONCE):
+    at_once = AT_ONCE if network.device.type == "cpu" else AT_ONCE_ON_GPU
+    for indices in torch.split(torch.arange(len(samples), device=network.device), at_once):
         guesses: Tensor = network.module(*samples.inputs(indices)).argmax(1)
         right += (guesses == samples.targets(indices)).sum()
     return 100.0 * int(right) / len(samples)

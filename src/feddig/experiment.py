@@ -56,19 +56,17 @@ class Experiment:
 
         A public data set that is found on this computer gets its folder, so that a resumed run finds it again.
         """
-        path, file, encoder = self.data.path, self.absence.file, self.digest.encoder
+        path, file = self.data.path, self.absence.file
         folder = data_dir or Path()
         if path is None and self.data.name in PUBLISHED:
             found = find_folder(PUBLISHED[self.data.name], data_dir)
-            path = str(found) if found is not None else None
+            path = str(found.absolute()) if found is not None else None
         return replace(
             self,
             data=replace(self.data, path=path and _absolute(path, folder)),
             absence=replace(self.absence, file=file and _absolute(file, Path())),
-            digest=replace(
-                self.digest,
-                encoder=_absolute(encoder, Path()) if encoder.endswith(".safetensors") else encoder,
-            ),
+            digest=replace(self.digest, encoder=_located_network(self.digest.encoder)),
+            model=replace(self.model, classifier=_located_network(self.model.classifier)),
         )
 
     def resolved(self) -> "Experiment":
@@ -92,6 +90,10 @@ class Experiment:
 
 def _given(value: int | None, otherwise: int) -> int:
     return otherwise if value is None else value
+
+
+def _located_network(name: str) -> str:
+    return _absolute(name, Path()) if name.endswith(".safetensors") else name
 
 
 def _absolute(path: str, folder: Path) -> str:

@@ -4,12 +4,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from feddig.absence import Absence, draw_absence
 from feddig.data.datasets import Dataset, load_dataset
 from feddig.data.partition import Partition, draw_partition
+from feddig.device import choose_device
 from feddig.errors import DataError, SettingError
 from feddig.experiment import Experiment
+from feddig.precision import choose_precision
 
 
 @dataclass(frozen=True)
@@ -28,15 +31,20 @@ class Layout:
         return [np.sort(np.concatenate(rows))] if self.experiment.recipe.centralised else rows
 
 
-def lay_out(experiment: Experiment, dataset: Dataset | None = None) -> Layout:
+def lay_out(experiment: Experiment, dataset: Dataset | None = None, device: str = "cpu") -> Layout:
     """Load the data set (unless it is given), deal it out, draw the absence, resolve every setting."""
-    experiment = experiment.resolved()
+    experiment = _with_precision(experiment.resolved(), choose_device(device))
     if dataset is not None and experiment.data.limit:
         raise SettingError("data.limit: does not apply to a data set given in Python; give fewer images")
     dataset = dataset if dataset is not None else load_data(experiment)
     dealt = _partition(experiment, dataset)
     layout = Layout(experiment, dataset, dealt, _absence(experiment, dealt))
     return replace(layout, experiment=_prepared(experiment, layout.training_rows()))
+
+
+def _with_precision(experiment: Experiment, device: torch.device) -> Experiment:
+    precision = choose_precision(experiment.training.precision, device)
+    return replace(experiment, training=replace(experiment.training, precision=precision))
 
 
 def load_data(experiment: Experiment) -> Dataset:

@@ -35,3 +35,5 @@ class Reply:
     """Training samples behind the update; for a recall model, digests times samples_per_digest."""
     loss: float
     """Mean training loss over those steps."""
+    seconds: float = 0.0
+    """How long that took where it was trained."""

@@ -1,6 +1,8 @@
 """The moderator's side: keep digests, recall the absent, aggregate, update jointly."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -8,11 +10,25 @@ from torch import Tensor
 from feddig.algorithms import Algorithm, Memory, Round
 from feddig.digest import Digest, check_digest
 from feddig.errors import DivergenceError, FileFormatError
-from feddig.local import Effort, Trained, Trainee, train_locally
+from feddig.lanes import Done, Lane, Lanes
+from feddig.local import Effort, Trained, train_locally
 from feddig.messages import Reply, Request
 from feddig.models.flat import FlatNetwork
-from feddig.samples import DigestSamples
+from feddig.samples import DigestSource, Samples
 from feddig.settings import ModeratorSettings, TrainingSettings
+from feddig.step import Trainee
+
+
+@dataclass(frozen=True)
+class Recalling:
+    """Recall models in training."""
+
+    futures: Sequence[Future[Done[Reply]]]
+
+    def finish(self) -> list[Reply]:
+        """Wait for them and give their updates."""
+        done = [future.result() for future in self.futures]
+        return [replace(one.result, seconds=one.seconds) for one in done]
 
 
 class Moderator:
@@ -27,7 +43,7 @@ class Moderator:
         *,
         silos: int,
         algorithm: Algorithm,
-        classifier: FlatNetwork,
+        lanes: Lanes,
         guidance_producer: FlatNetwork | None,
         training: TrainingSettings,
         settings: ModeratorSettings,
@@ -35,12 +51,14 @@ class Moderator:
         seed: int,
     ) -> None:
         self.silos, self.algorithm, self.guidance_producer = silos, algorithm, guidance_producer
-        self.weights = classifier.weights()
+        self.weights = lanes.first.network.weights()
         self.memory = algorithm.start(self.weights, silos)
         self.samples = [0] * silos
         """How many samples each silo last trained on; 0 before it joins."""
         self.digests: dict[int, Digest] = {}
-        self._classifier, self._training, self._settings = classifier, training, settings
+        self._lanes, self._training, self._settings = lanes, training, settings
+        self._to_recall: DigestSource | None = None
+        self._to_train_on: DigestSource | None = None
         self._weighting, self._seed = weighting, seed
 
     def push(self, round: int) -> list[Request]:
@@ -61,30 +79,46 @@ class Moderator:
                         f"digest of silo {digest.silo}: features and classes are shaped {_shapes(digest)}, "
                         f"those of silo {held.silo} {_shapes(held)}; use the federation's encoder and classes"
                     )
-            self.digests[digest.silo] = digest.to(self._classifier.device)
+            self.digests[digest.silo] = digest.to(self._device)
+            self._to_recall = self._to_train_on = None
+
+    def begin_recall(self, requests: Sequence[Request]) -> Recalling:
+        """Start to stand in for each of these silos whose digest is held."""
+        held = [request for request in requests if request.silo in self.digests]
+        if held:
+            self._pool_digests()
+        return Recalling([self._lanes.submit(self._stand_in(request)) for request in held])
 
     def recall(self, requests: Sequence[Request], replies: Sequence[Reply]) -> list[Reply]:
-        """Stand in for each absent silo whose digest is held."""
+        """Stand in for everybody who did not reply and whose digest is held."""
         answered = {reply.silo for reply in replies}
-        absent = [request for request in requests if request.silo not in answered]
-        return [self._stand_in(request) for request in absent if request.silo in self.digests]
+        return self.begin_recall([request for request in requests if request.silo not in answered]).finish()
 
-    def _stand_in(self, request: Request) -> Reply:
+    def seconds_of(self, stand_ins: Sequence[Reply]) -> float:
+        """Give the time that recall models took, each counted for the share of the device that it had."""
+        return sum(reply.seconds for reply in stand_ins) / self._lanes.count
+
+    def _stand_in(self, request: Request) -> Callable[[Lane], Reply]:
         """Train a recall model, a copy of M, on the silo's digest, exactly as the silo trains on its data."""
-        assert self.guidance_producer is not None
-        digest = self.digests[request.silo]
-        self._classifier.load(request.weights)
-        trained = train_locally(
-            Trainee(self._classifier, self._training.lr),
-            DigestSamples([digest], self.guidance_producer.module, train_guidance=False),
-            self._training,
-            effort=Effort(self._training.local_epochs),
-            stream=(self._seed, "recall", request.silo, request.round),
-            correction=self.algorithm.correction(request.weights, request.state),
-            who=f"recall of silo {request.silo}, round {request.round}",
-        )
-        update = self._classifier.vector - request.weights
-        return Reply(request.silo, request.round, update, trained.steps, digest.samples, trained.loss)
+        assert self._to_recall is not None
+        digest, samples = self.digests[request.silo], self._to_recall.of(request.silo)
+
+        def train(lane: Lane) -> Reply:
+            lane.network.load(request.weights)
+            trained = train_locally(
+                Trainee(lane.network, self._training.lr),
+                samples,
+                self._training,
+                effort=Effort(self._training.local_epochs),
+                stream=(self._seed, "recall", request.silo, request.round),
+                correction=self.algorithm.correction(request.weights, request.state),
+                recorder=lane.recorder,
+                who=f"recall of silo {request.silo}, round {request.round}",
+            )
+            update = lane.network.vector - request.weights
+            return Reply(request.silo, request.round, update, trained.steps, digest.samples, trained.loss)
+
+        return train
 
     def aggregate(self, round: int, replies: Sequence[Reply]) -> None:
         """Turn real and recalled updates alike into the model A; without any, everything stays."""
@@ -107,22 +141,40 @@ class Moderator:
         """Train A and P_G together on every digest held: that is M for the next round."""
         if not self.digests:
             return None
+        self._pool_digests()
+        return self._lanes.run_alone(lambda lane: self._train_jointly(round, lane))
+
+    def _train_jointly(self, round: int, lane: Lane) -> Trained:
         assert self.guidance_producer is not None
+        assert self._to_train_on is not None
         settings = self._settings
         joint_lr = settings.joint_lr or self._training.lr
-        self._classifier.load(self.weights)
-        held = [self.digests[silo] for silo in sorted(self.digests)]
+        lane.network.load(self.weights)
         trained = train_locally(
-            Trainee(self._classifier, joint_lr),
-            DigestSamples(held, self.guidance_producer.module, train_guidance=True),
+            Trainee(lane.network, joint_lr),
+            Samples(self._to_train_on),
             self._training,
             effort=Effort(settings.joint_epochs, settings.joint_steps, settings.digest_budget),
             stream=(self._seed, "joint", round),
             companions=[Trainee(self.guidance_producer, settings.guidance_lr or joint_lr)],
+            recorder=lane.recorder,
             who=f"joint update, round {round}",
         )
-        self.weights = self._classifier.weights()
+        self.weights = lane.network.weights()
         return trained
+
+    def _pool_digests(self) -> None:
+        """Put the held digests together as samples, if that is not done yet."""
+        if self._to_recall is None:
+            assert self.guidance_producer is not None
+            held = [self.digests[silo] for silo in sorted(self.digests)]
+            self._to_recall = DigestSource(held, self.guidance_producer.module)
+            self._to_train_on = self._to_recall.with_guidance_in_training()
+            self.digests = self._to_recall.digests()
+
+    @property
+    def _device(self) -> torch.device:
+        return self._lanes.first.network.device
 
     def parameter_norm(self) -> float:
         """Give the length of the weights: a collapse shows here before it shows in the accuracy."""
@@ -140,7 +192,7 @@ class Moderator:
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Take such a state over."""
-        device = self._classifier.device
+        device = self._device
         if state["weights"].shape != self.weights.shape:
             raise FileFormatError(
                 f"checkpoint: of a model of {len(state['weights']):,} parameters, not {len(self.weights):,}; "

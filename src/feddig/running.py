@@ -228,6 +228,7 @@ def _summary(simulation: Simulation, folder: ResultsFolder) -> dict[str, Any]:
         },
         "privacy": _privacy(simulation),
         "partition_redraws": simulation.partition.redraws,
+        "precision": experiment.training.precision,
         "seconds_per_round": math.fsum(row["seconds"] for row in rows) / len(rows),
         "device": describe_device(simulation.network.device),
         "versions": {

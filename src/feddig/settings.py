@@ -94,7 +94,10 @@ class DigestSettings:
     weights: tuple[float, ...] = setting(
         (), "mixing weights, SpD numbers that sum to 1; left out: equal", least=0
     )
-    encoder: str = setting("default", "P_R: default, a .safetensors file, or package.module:function")
+    encoder: str = setting(
+        "default",
+        "P_R: default, a .safetensors file (feddig encoder make, import), or package.module:function",
+    )
     seed: int | None = setting(None, "seed of mixing and noise; left out: from the top-level seed", least=0)
 
 
@@ -119,7 +122,11 @@ class PrivacySettings:
 class ModelSettings:
     """[model]: the networks that are trained."""
 
-    classifier: str = setting("size-matched", "M: size-matched, small, or package.module:function")
+    classifier: str = setting(
+        "size-matched",
+        "M: size-matched, small, mobilenet-v2, a .safetensors file (feddig encoder import) to start from, "
+        "or package.module:function",
+    )
     guidance: str = setting("deconvolution", "P_G: deconvolution, or package.module:function")
 
 
@@ -134,7 +141,11 @@ class TrainingSettings:
     weight_decay: float = setting(0.0, "added to the gradient: this much times the weights", least=0)
     clip_norm: float = setting(0.0, "longest gradient that is not scaled down; 0: never", least=0)
     local_epochs: int = setting(1, "passes over a silo's data in a round", least=1)
-    precision: str = setting("fp32", "number format of the forward pass", choices=("fp32", "bf16"))
+    precision: str | None = setting(
+        None,
+        "number format; left out: bf16 on a GPU that has it, else fp32",
+        choices=("fp32", "tf32", "bf16"),
+    )
     threads: int = setting(0, "CPU threads; 0: as torch chooses", least=0)
 
 

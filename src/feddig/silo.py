@@ -4,12 +4,13 @@ from torch import nn
 
 from feddig.algorithms import Algorithm
 from feddig.digest import Digest, make_digest
-from feddig.local import Effort, Trainee, train_locally
+from feddig.lanes import Lane
+from feddig.local import Effort, train_locally
 from feddig.messages import Reply, Request
 from feddig.models.encoder import encoder_hash
-from feddig.models.flat import FlatNetwork
 from feddig.samples import RawSamples
 from feddig.settings import DigestSettings, PrivacySettings, TrainingSettings
+from feddig.step import Trainee
 
 
 class Silo:
@@ -33,17 +34,18 @@ class Silo:
             settings=settings, privacy=privacy, encoder=encoder_hash(encoder),
         )  # fmt: skip
 
-    def train(self, request: Request, network: FlatNetwork) -> Reply:
+    def train(self, request: Request, lane: Lane) -> Reply:
         """Train the moderator's model on the raw data for some epochs and reply with the update."""
-        network.load(request.weights)
+        lane.network.load(request.weights)
         trained = train_locally(
-            Trainee(network, self._training.lr),
+            Trainee(lane.network, self._training.lr),
             self.samples,
             self._training,
             effort=Effort(self._training.local_epochs),
             stream=(self._seed, "batches", self.index, request.round),
             correction=self._algorithm.correction(request.weights, request.state),
+            recorder=lane.recorder,
             who=f"silo {self.index}, round {request.round}",
         )
-        update = network.vector - request.weights
+        update = lane.network.vector - request.weights
         return Reply(self.index, request.round, update, trained.steps, len(self.samples), trained.loss)

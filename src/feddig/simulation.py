@@ -18,18 +18,23 @@ from feddig.digest import Digest, check_mixable
 from feddig.engines.in_process import InProcessEngine
 from feddig.errors import SettingError
 from feddig.experiment import Experiment
-from feddig.layout import lay_out
+from feddig.lanes import Lanes, build_lanes
+from feddig.layout import Layout, lay_out
 from feddig.models.check import check_networks
 from feddig.models.classifier import SIZES, build_classifier
 from feddig.models.encoder import encoder_hash, feature_shape, load_encoder
 from feddig.models.flat import FlatNetwork
 from feddig.models.guidance import build_guidance
 from feddig.moderator import Moderator
-from feddig.samples import RawSamples, padded_shape
+from feddig.precision import prepare_device
+from feddig.samples import ImageSource, RawSamples, padded_shape
 from feddig.seeds import derive
 from feddig.silo import Silo
 
 log = logging.getLogger("feddig")
+
+WORTH_RECORDING = 2000
+"""Steps in a run from which on a GPU compiling kernels and recording steps (seconds) pays back (2 ms a step)."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,9 @@ class Simulation:
     silos: tuple[Silo, ...]
     moderator: Moderator
     network: FlatNetwork
-    """The classifier that silos, recall, joint update and evaluation load in turn."""
+    """The classifier in full precision, for evaluation."""
+    lanes: Lanes
+    """Where silos, recall models and the joint update train."""
     test: RawSamples
     validation: tuple[RawSamples, ...]
     silo_tests: tuple[RawSamples, ...]
@@ -75,7 +82,7 @@ class Simulation:
         """Build the engine; `digest_of` may keep digests on disk and give them back."""
         everybody = np.ones((1, self.absence.rounds), dtype=bool)
         absence = Absence(everybody) if self.experiment.recipe.centralised else self.absence
-        return InProcessEngine(self.silos, absence, self.network, digest_of)
+        return InProcessEngine(self.silos, absence, self.lanes, digest_of)
 
 
 def build_simulation(
@@ -86,24 +93,27 @@ def build_simulation(
     networks: Networks | None = None,
 ) -> Simulation:
     """Load, deal out and build everything an experiment names."""
-    layout = lay_out(experiment, dataset)
-    experiment, dataset, dealt = layout.experiment, layout.dataset, layout.partition
     place = choose_device(device)
-    if experiment.training.threads:
-        torch.set_num_threads(experiment.training.threads)
+    layout = lay_out(experiment, dataset, device)
+    experiment, dataset, dealt = layout.experiment, layout.dataset, layout.partition
+    training = experiment.training
+    prepare_device(training.precision, place)
+    if training.threads:
+        torch.set_num_threads(training.threads)
     image_shape = padded_shape(dataset.train)
 
     encoder, classifier, guidance = _networks(
         experiment, image_shape, dataset.classes, networks or Networks()
     )
     encoder = encoder.to(place) if encoder is not None else None
+    images = ImageSource(dataset.train, encoder, place)
     algorithm = experiment.base_algorithm()
     silos = tuple(
         Silo(
             index,
-            RawSamples(dataset.train, rows, encoder, place),
+            RawSamples(images, rows),
             algorithm,
-            experiment.training,
+            training,
             experiment.seed,
         )
         for index, rows in enumerate(layout.training_rows())
@@ -112,12 +122,14 @@ def build_simulation(
         for silo in silos:
             check_mixable(silo.index, silo.samples.labels, experiment.digest)
     network = FlatNetwork(classifier, place)
+    bf16 = training.precision == "bf16"
+    lanes = build_lanes(network, bf16=bf16, record=_steps(layout) >= WORTH_RECORDING)
     moderator = Moderator(
         silos=len(silos),
         algorithm=algorithm,
-        classifier=network,
-        guidance_producer=FlatNetwork(guidance, place) if guidance is not None else None,
-        training=experiment.training,
+        lanes=lanes,
+        guidance_producer=FlatNetwork(guidance, place, bf16=bf16) if guidance is not None else None,
+        training=training,
         settings=experiment.moderator,
         weighting=experiment.algorithm.weighting,
         seed=experiment.seed,
@@ -143,14 +155,20 @@ def build_simulation(
         silos=silos,
         moderator=moderator,
         network=network,
-        test=RawSamples(dataset.test, everything, encoder, place),
-        validation=tuple(
-            RawSamples(dataset.train, share.validation, encoder, place) for share in dealt.shares
-        ),
-        silo_tests=tuple(RawSamples(dataset.train, share.test, encoder, place) for share in dealt.shares),
+        lanes=lanes,
+        test=RawSamples(ImageSource(dataset.test, encoder, place), everything),
+        validation=tuple(RawSamples(images, share.validation) for share in dealt.shares),
+        silo_tests=tuple(RawSamples(images, share.test) for share in dealt.shares),
         make_digest=make_digest,
         encoder_hash=encoder_hash(encoder) if encoder is not None else None,
     )
+
+
+def _steps(layout: Layout) -> int:
+    """Count the steps that silos take in the whole run if nobody is ever away."""
+    training = layout.experiment.training
+    a_pass = sum(-(-len(rows) // training.batch) for rows in layout.training_rows())
+    return a_pass * training.local_epochs * training.rounds
 
 
 def _networks(

@@ -20,7 +20,9 @@ class RoundResult:
     stand_ins: Sequence[Reply]
     joint: Trained | None
     seconds_silos: float
+    """Until the last reply was there."""
     seconds_recall: float
+    """That the recall models took; where they train beside the silos, this is not on top of the silos' time."""
     seconds_joint: float
 
 
@@ -40,12 +42,18 @@ def run_rounds(
             missing = [silo for silo in range(moderator.silos) if silo not in moderator.digests]
             moderator.hold(engine.collect_digests(missing, round))
         requests = moderator.push(round)  # line 6
+        away = engine.known_away(requests) if recipe.recall else []
+        recalling = moderator.begin_recall(away)  # lines 12-17, while the others train
+        clock.lap()
         replies = engine.exchange(requests) if recipe.silos_train else []  # lines 8-10
         seconds_silos = clock.lap()
-        stand_ins = moderator.recall(requests, replies) if recipe.recall else []  # lines 12-17
-        seconds_recall = clock.lap()
+        stand_ins = recalling.finish()
+        if recipe.recall:  # and for those who were asked and did not reply
+            stand_ins += moderator.recall(requests, [*replies, *stand_ins])
+        clock.lap()
         moderator.aggregate(round, [*replies, *stand_ins])  # line 18
         joint = moderator.joint_update(round) if recipe.joint else None  # lines 20-21
+        seconds_recall = moderator.seconds_of(stand_ins)
         yield RoundResult(round, replies, stand_ins, joint, seconds_silos, seconds_recall, clock.lap())
 
 

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from feddig.data.checks import assemble
-from feddig.data.cifar import count_records, join, read_cifar
+from feddig.data.cifar import count_records, read_cifar
 from feddig.data.download import fetch, read_record
 from feddig.data.idx import count_items, read_part
 from feddig.data.images import Dataset, Images
+from feddig.data.lazy import join
 from feddig.data.locate import (
     cache_folder,
     find_file,
@@ -92,7 +95,7 @@ def _read(wanted: PublishedSet, files: Sequence[PublishedFile], folder: Path) ->
     else:
         paths = [folder / files[-1].name]
         prefix = files[0].name.partition("-images")[0]
-        parts = [read_part(folder, prefix, transposed=wanted.transposed)]
+        parts = [read_part(folder, prefix, transposed=wanted.transposed, public=True)]
     for path, part in zip(paths, parts, strict=True):
         outside = part.labels >= len(wanted.classes)
         if outside.any():
@@ -101,7 +104,7 @@ def _read(wanted: PublishedSet, files: Sequence[PublishedFile], folder: Path) ->
                 f"{path}: label {first} is {part.labels[first]}, but {wanted.name} has "
                 f"{len(wanted.classes)} classes, numbered from 0; fetch the file again from its publisher"
             )
-    return join(parts)
+    return Images(join([part.pixels for part in parts]), np.concatenate([part.labels for part in parts]))
 
 
 def _label_bytes(wanted: PublishedSet) -> int:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from feddig.data.images import Dataset, Images
+from feddig.data.lazy import Pixels, convert
 from feddig.errors import DataError
 
 SMALLEST_SIDE = 8
@@ -17,14 +18,14 @@ def check_images(pixels: np.ndarray, labels: np.ndarray, *, pixels_at: str, labe
     """Bring one part of a data set into its one form, or say what is wrong with it and where."""
     if pixels.size == 0:
         raise DataError(f"{pixels_at}: holds no images; give at least one")
-    pixels = _check_pixels(_channels_first(pixels, pixels_at), pixels_at)
+    checked = _check_pixels(_channels_first(pixels, pixels_at), pixels_at)
     labels = _check_labels(labels, labels_at)
     if len(labels) != len(pixels):
         raise DataError(
             f"{labels_at}: {len(labels)} labels, but {len(pixels)} images in {pixels_at}; "
             "give exactly one label for each image"
         )
-    return Images(pixels, labels)
+    return Images(checked, labels)
 
 
 def assemble(
@@ -42,7 +43,7 @@ def assemble(
     return Dataset(name, train, test, len(class_names), class_names)
 
 
-def _describe(pixels: np.ndarray) -> str:
+def _describe(pixels: Pixels) -> str:
     channels, height, width = pixels.shape[1:]
     return f"{height} x {width} with {channels} channel{'s' if channels > 1 else ''}"
 
@@ -61,7 +62,7 @@ def _channels_first(pixels: np.ndarray, place: str) -> np.ndarray:
     )
 
 
-def _check_pixels(pixels: np.ndarray, place: str) -> np.ndarray:
+def _check_pixels(pixels: np.ndarray, place: str) -> Pixels:
     if min(pixels.shape[2:]) < SMALLEST_SIDE:
         raise DataError(
             f"{place}: images are {_describe(pixels)}; "
@@ -72,7 +73,7 @@ def _check_pixels(pixels: np.ndarray, place: str) -> np.ndarray:
     if pixels.dtype.kind != "f":
         raise DataError(f"{place}: pixels are {pixels.dtype}; store uint8, or floats from 0 to 1")
     _check_range(pixels, place)
-    return pixels.astype(np.float32, copy=False)
+    return convert(pixels, np.dtype(np.float32))
 
 
 def _check_range(pixels: np.ndarray, place: str) -> None:

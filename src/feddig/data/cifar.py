@@ -4,7 +4,6 @@ A file is records of equal length, one for each image: the label (in CIFAR-100 t
 fine one, a byte each), and 32 x 32 red bytes, then as many green and blue ones, row by row.
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -27,15 +26,6 @@ def read_cifar(path: Path, *, label_bytes: int) -> Images:
     # splitting the last axis of this slice is a view, so the pixels stay in the file
     pixels = records[:, label_bytes:].reshape(count, 3, SIDE, SIDE)
     return check_images(pixels, records[:, label_bytes - 1], pixels_at=str(path), labels_at=str(path))
-
-
-def join(parts: Sequence[Images]) -> Images:
-    """Put the files of one part of a set together: in memory, as one array cannot lie in several files."""
-    if len(parts) == 1:
-        return parts[0]
-    return Images(
-        np.concatenate([part.pixels for part in parts]), np.concatenate([part.labels for part in parts])
-    )
 
 
 def count_records(path: Path, *, label_bytes: int) -> int:

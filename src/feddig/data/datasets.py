@@ -11,6 +11,7 @@ from feddig.data.checks import assemble, check_images
 from feddig.data.folder import load_folder
 from feddig.data.idx import load_idx
 from feddig.data.images import Dataset, Images
+from feddig.data.lazy import choose
 from feddig.data.npz import load_npz
 from feddig.data.published import PUBLISHED
 from feddig.errors import DataError, SettingError, nearest
@@ -97,7 +98,7 @@ def _keep(dataset: Dataset, limit: int, seed: int) -> Dataset:
             "use a smaller number, or 0 for all"
         )
     kept = np.sort(numpy_stream(seed, "limit").choice(there, size=limit, replace=False))
-    train = Images(dataset.train.pixels[kept], dataset.train.labels[kept])
+    train = Images(choose(dataset.train.pixels, kept), dataset.train.labels[kept])
     return Dataset(dataset.name, train, dataset.test, dataset.classes, dataset.class_names)
 
 

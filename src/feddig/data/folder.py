@@ -11,6 +11,7 @@ from PIL import Image
 
 from feddig.data.checks import SMALLEST_SIDE, assemble, check_images
 from feddig.data.images import Dataset, Images
+from feddig.data.mapping import map_unnamed
 from feddig.errors import DataError, SettingError
 from feddig.seeds import numpy_stream
 
@@ -159,9 +160,8 @@ class _Decoder:
 
 
 def _read_part(part: _Labelled, decode: _Decoder, source: str) -> Images:
-    pixels = np.empty((len(part.paths), decode.height, decode.width, len(decode.mode)), np.uint8)
-    for position, path in enumerate(part.paths):
-        pixels[position] = decode.read(path)
+    content = map_unnamed(lambda: (decode.read(path).tobytes() for path in part.paths))
+    pixels = content.reshape(len(part.paths), decode.height, decode.width, -1)
     return check_images(pixels, np.array(part.labels), pixels_at=source, labels_at=source)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from feddig.data.checks import assemble, check_images
+from feddig.data.gzipped import map_gzip
 from feddig.data.images import Dataset, Images
 from feddig.errors import DataError, SettingError
 
@@ -27,15 +28,13 @@ def load_idx(folder: Path) -> Dataset:
     return assemble("idx", read_part(folder, "train"), read_part(folder, "t10k"), source=str(folder))
 
 
-def read_idx(path: Path, *, dimensions: tuple[int, ...]) -> np.ndarray:
-    """Read one file that must have one of these numbers of dimensions.
-
-    A file that is not gzipped is memory-mapped, not read.
-    """
+def read_idx(path: Path, *, dimensions: tuple[int, ...], public: bool = False) -> np.ndarray:
+    """Map one file that must have one of these numbers of dimensions; a public one stays unzipped in the cache."""
     if path.suffix == ".gz":
-        content = _unzip(path)
-        start, shape = _read_header(path, content[:_LONGEST_HEADER], len(content), dimensions)
-        return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+        content = map_gzip(path, keep=public)
+        head = content[:_LONGEST_HEADER].tobytes()
+        start, shape = _read_header(path, head, len(content), dimensions)
+        return content[start:].reshape(shape)
     try:
         with path.open("rb") as stream:
             head = stream.read(_LONGEST_HEADER)
@@ -49,16 +48,16 @@ def read_idx(path: Path, *, dimensions: tuple[int, ...]) -> np.ndarray:
         ) from None
 
 
-def read_part(folder: Path, prefix: str, *, transposed: bool = False) -> Images:
+def read_part(folder: Path, prefix: str, *, transposed: bool = False, public: bool = False) -> Images:
     """Read one part of a set: the images and the labels whose file names start with the prefix.
 
     Some publishers store each image by its columns; `transposed` turns it upright again, without a copy.
     """
     images, labels = _find(folder, f"{prefix}-images", "idx3"), _find(folder, f"{prefix}-labels", "idx1")
-    pixels = read_idx(images, dimensions=(3,) if transposed else (3, 4))
+    pixels = read_idx(images, dimensions=(3,) if transposed else (3, 4), public=public)
     return check_images(
         pixels.transpose(0, 2, 1) if transposed else pixels,
-        read_idx(labels, dimensions=(1,)),
+        read_idx(labels, dimensions=(1,), public=public),
         pixels_at=str(images),
         labels_at=str(labels),
     )
@@ -86,16 +85,6 @@ def _find(folder: Path, stem: str, kind: str) -> Path:
         f"{folder}: no file {stem}-{kind}-ubyte, gzipped or not; "
         "add it, or set data.path to the folder that has it"
     )
-
-
-def _unzip(path: Path) -> bytes:
-    try:
-        with gzip.open(path) as stream:
-            return stream.read()
-    except (OSError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{path}: expected a whole gzip file, found a damaged one ({error}); {_AGAIN}"
-        ) from None
 
 
 def _read_header(

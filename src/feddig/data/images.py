@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from feddig.data.lazy import Pixels
 from feddig.files import content_hash
 
 
@@ -12,11 +13,11 @@ class Images:
     """Images with their labels.
 
     `pixels` is [n, channels, height, width], uint8 or float32 from 0 to 1; `labels` is int64 [n]. The pixels
-    may lie in a memory-mapped file: treat them as read-only, and index them with an array of positions to
+    may lie in memory-mapped files: treat them as read-only, and index them with an array of positions to
     get an ordinary array in memory.
     """
 
-    pixels: np.ndarray
+    pixels: Pixels
     labels: np.ndarray
 
     def __len__(self) -> int:

@@ -4,22 +4,25 @@ import math
 import struct
 import zipfile
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 import numpy as np
 
 from feddig.data.checks import assemble, check_images
 from feddig.data.images import Dataset, Images
+from feddig.data.mapping import map_unnamed
 from feddig.errors import DataError, SettingError
 
+_AT_ONCE = 2**20
 _FIXED_HEADER = 30  # bytes of a zip member's local header before its name
 
 
 def load_npz(path: Path) -> Dataset:
     """Load a data set from a file that np.savez or np.savez_compressed wrote.
 
-    Arrays that are stored uncompressed are memory-mapped, not read.
+    Arrays that are stored uncompressed are memory-mapped, compressed ones after unzipping them into a nameless file.
     """
     if not path.is_file():
         raise SettingError(
@@ -68,21 +71,26 @@ def _read_member(archive: zipfile.ZipFile, path: Path, name: str) -> np.ndarray:
                 raise DataError(
                     f"{place}: its length does not fit its shape {list(shape)}; save the file again"
                 )
-            if member.compress_type != zipfile.ZIP_STORED or 0 in shape:
-                stream.seek(0)
-                array: np.ndarray = np.lib.format.read_array(stream, allow_pickle=False)
-                return array
+        order: Literal["F", "C"] = "F" if fortran else "C"
+        if member.compress_type != zipfile.ZIP_STORED or 0 in shape:
+            content = map_unnamed(lambda: _pieces(archive, member))
+            return content[values_start:].view(dtype).reshape(shape, order=order)
         offset = _data_offset(path, member) + values_start
-        return np.memmap(path, dtype, mode="r", offset=offset, shape=shape, order="F" if fortran else "C")
+        return np.memmap(path, dtype, mode="r", offset=offset, shape=shape, order=order)
     except (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError) as error:
         raise DataError(f"{place}: damaged ({type(error).__name__}); save or copy the file again") from None
 
 
 def _check_sum(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
     """Read a member to its end, which compares its checksum: mapping it would not notice damage."""
+    for _ in _pieces(archive, member):
+        pass
+
+
+def _pieces(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes]:
     with archive.open(member) as stream:
-        while stream.read(2**20):
-            pass
+        while piece := stream.read(_AT_ONCE):
+            yield piece
 
 
 def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:

@@ -14,6 +14,10 @@ class Engine(Protocol):
         """Ask these silos for their digests; those who are not there send none."""
         ...
 
+    def known_away(self, requests: Sequence[Request]) -> list[Request]:
+        """Tell which silos are known to be away before anybody is asked; others may still not reply."""
+        ...
+
     def exchange(self, requests: Sequence[Request]) -> list[Reply]:
         """Send the requests out and give the replies that came back, in the silos' order."""
         ...

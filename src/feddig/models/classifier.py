@@ -3,13 +3,18 @@
 import itertools
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from feddig.errors import SettingError, first_line
+from feddig.models.beside import beside
+from feddig.models.encoder import load_encoder_file
+from feddig.models.fused import ConvPool
 from feddig.models.imported import import_network
+from feddig.models.mobilenet import CHANNELS, NETWORK, MobileNetV2, fresh_mobilenet
 
 
 class Classifier(nn.Module):
@@ -23,20 +28,20 @@ class Classifier(nn.Module):
 
     def forward(self, images: Tensor, features: Tensor | None = None) -> Tensor:
         """Give the logits of a batch of images (or guidance) and features (or digests)."""
-        latent = self.raw(images).flatten(1)
-        if self.digest is not None:
-            if features is None:
-                raise ValueError("a classifier with F_D needs features next to the images")
-            latent = torch.cat([latent, self.digest(features).flatten(1)], dim=1)
-        return cast(Tensor, self.head(latent))
+        if self.digest is None:
+            return cast(Tensor, self.head(self.raw(images).flatten(1)))
+        if features is None:
+            raise ValueError("a classifier with F_D needs features next to the images")
+        with beside(features) as meanwhile:
+            small = self.digest(features).flatten(1)
+        large = self.raw(images).flatten(1)
+        meanwhile()
+        return cast(Tensor, self.head(torch.cat([large, small], dim=1)))
 
 
 def convolutions(*channels: int) -> nn.Sequential:
-    """Stack 3x3 convolutions, each followed by ReLU and a 2x2 max-pool."""
-    layers: list[nn.Module] = []
-    for before, after in itertools.pairwise(channels):
-        layers += [nn.Conv2d(before, after, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)]
-    return nn.Sequential(*layers)
+    """Stack 3x3 convolutions, each followed by a 2x2 max-pool and ReLU."""
+    return nn.Sequential(*(ConvPool(before, after) for before, after in itertools.pairwise(channels)))
 
 
 def size_matched_raw(channels: int) -> nn.Module:
@@ -65,9 +70,30 @@ def small_digest(feature_shape: tuple[int, ...]) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(feature_shape), 64), nn.ReLU())
 
 
+def mobilenet_raw(channels: int) -> nn.Module:
+    """F_R as MobileNetV2: a colour image to 1280 numbers, from fresh weights."""
+    if channels != CHANNELS:
+        raise SettingError(
+            f"model.classifier: {NETWORK} sees colour images, but these have {channels} channel(s); "
+            "choose size-matched or small"
+        )
+    return fresh_mobilenet()
+
+
+def imported_raw(path: Path, channels: int) -> nn.Module:
+    """F_R as MobileNetV2 that starts from an imported file's weights."""
+    network = load_encoder_file(path, channels, "model.classifier")
+    if not isinstance(network, MobileNetV2):
+        raise SettingError(
+            f"model.classifier: {path} is no {NETWORK}; give a file that `feddig encoder import` wrote"
+        )
+    return network
+
+
 SIZES: dict[str, tuple[Callable[[int], nn.Module], Callable[[tuple[int, ...]], nn.Module], int]] = {
     "size-matched": (size_matched_raw, size_matched_digest, 512),
     "small": (small_raw, small_digest, 64),
+    NETWORK: (mobilenet_raw, size_matched_digest, 512),
 }
 """By name: how F_R and F_D are built, and the width of the head's hidden layer."""
 
@@ -80,10 +106,11 @@ def build_classifier(
     raw: nn.Module | None = None,
 ) -> nn.Module:
     """Build the classifier that a setting names; with a feature shape it has F_D, and `raw` replaces its F_R."""
+    if name.endswith(".safetensors"):
+        name, raw = NETWORK, imported_raw(Path(name), image_shape[0])
     if name not in SIZES:
-        return import_network(
-            name, "model.classifier", " or ".join(SIZES), image_shape, classes, feature_shape
-        )
+        known = f"{', '.join(SIZES)} or a .safetensors file"
+        return import_network(name, "model.classifier", known, image_shape, classes, feature_shape)
     build_raw, build_digest, hidden = SIZES[name]
     raw = raw if raw is not None else build_raw(image_shape[0])
     digest = build_digest(feature_shape) if feature_shape is not None else None

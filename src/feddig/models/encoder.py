@@ -5,6 +5,7 @@ why an encoder has a hash. The default encoders were trained on generated images
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from feddig.errors import FileFormatError, SettingError
 from feddig.files import content_hash, read_tensors, write_tensors
 from feddig.models.imported import import_network
+from feddig.models.mobilenet import NETWORK, MobileNetV2
 
 SHIPPED = {1: "grey.safetensors", 3: "colour.safetensors"}
 SETTING = "digest.encoder"
@@ -38,10 +40,11 @@ class ConvEncoder(nn.Module):
 
 def load_encoder(spec: str, channels: int) -> nn.Module:
     """Load the encoder that digest.encoder names: "default", a file, or "package.module:function"."""
+    encoder: nn.Module
     if spec == "default":
         encoder = _load_shipped(channels)
     elif spec.endswith(".safetensors"):
-        encoder = _load_file(Path(spec), channels)
+        encoder = load_encoder_file(Path(spec), channels)
     elif ":" in spec:
         encoder = import_network(spec, SETTING, "default", channels)
     else:
@@ -52,15 +55,46 @@ def load_encoder(spec: str, channels: int) -> nn.Module:
     return encoder.eval().requires_grad_(False)
 
 
-def save_encoder(path: Path, encoder: ConvEncoder, facts: Mapping[str, str]) -> None:
-    """Write the encoder with its number of channels and its hash; facts say how it was made."""
+def save_encoder(path: Path, encoder: ConvEncoder | MobileNetV2, facts: Mapping[str, str]) -> None:
+    """Write the encoder with its kind, its number of channels and its hash; facts say how it was made."""
     proof = {"channels": str(encoder.channels), "hash": encoder_hash(encoder)}
-    write_tensors(Path(path), "encoder", _arrays(encoder), {**facts, **proof})
+    arrays = _arrays(encoder)
+    if isinstance(encoder, MobileNetV2):
+        proof, arrays = proof | encoder.facts, _halved(arrays)
+    write_tensors(Path(path), "encoder", arrays, {**facts, **proof})
+
+
+def load_encoder_file(path: Path, channels: int, setting: str = SETTING) -> ConvEncoder | MobileNetV2:
+    """Load an encoder of ours from its file; a complaint names the setting that gave the file."""
+    if not path.is_file():
+        raise SettingError(
+            f"{setting}: no file at {path}; make one with `feddig encoder make --out {path}`, "
+            "or with `feddig encoder import`"
+        )
+    arrays, facts = read_tensors(path, "encoder")
+    if facts.get("channels") != str(channels):
+        raise SettingError(
+            f"{setting}: {path} is for images with {facts.get('channels')} channel(s), but these have "
+            f"{channels}; make one with `feddig encoder make --channels {channels}`"
+        )
+    # a new network draws first weights; loading a file must not shift anybody's random stream
+    with torch.random.fork_rng(devices=[]):
+        encoder = _empty(path, facts, channels)
+    try:
+        # copied, because torch refuses to share numpy's read-only memory without a warning
+        encoder.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
+    except RuntimeError:
+        raise FileFormatError(f"{path}: holds weights of another network; make the encoder again") from None
+    if facts.get("hash") != encoder_hash(encoder):
+        raise FileFormatError(f"{path}: the weights do not match their hash; make or copy the file again")
+    return encoder
 
 
 def encoder_hash(encoder: nn.Module) -> str:
     """Hash everything that decides the features: the kind of network and all of its numbers."""
     chunks = [type(encoder).__name__.encode()]
+    if isinstance(encoder, MobileNetV2):
+        chunks += [fact.encode() for fact in encoder.facts.values()]
     for name, array in sorted(_arrays(encoder).items()):
         # little-endian always, so that the same encoder has the same hash on every machine
         portable = array.astype(array.dtype.newbyteorder("<"))
@@ -99,30 +133,29 @@ def _load_shipped(channels: int) -> nn.Module:
             'give a .safetensors file or "package.module:function"'
         )
     with resources.as_file(resources.files("feddig.encoders") / SHIPPED[channels]) as path:
-        return _load_file(path, channels)
+        return load_encoder_file(path, channels)
 
 
-def _load_file(path: Path, channels: int) -> nn.Module:
-    if not path.is_file():
-        raise SettingError(f"{SETTING}: no file at {path}; make one with `feddig encoder make --out {path}`")
-    arrays, facts = read_tensors(path, "encoder")
-    if facts.get("channels") != str(channels):
-        raise SettingError(
-            f"{SETTING}: {path} is for images with {facts.get('channels')} channel(s), but these have "
-            f"{channels}; make one with `feddig encoder make --channels {channels}`"
-        )
-    # a new network draws first weights; loading a file must not shift anybody's random stream
-    with torch.random.fork_rng(devices=[]):
-        encoder = ConvEncoder(channels)
-    try:
-        # copied, because torch refuses to share numpy's read-only memory without a warning
-        encoder.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
-    except RuntimeError:
-        raise FileFormatError(f"{path}: holds weights of another network; make the encoder again") from None
-    if facts.get("hash") != encoder_hash(encoder):
-        raise FileFormatError(f"{path}: the weights do not match their hash; make or copy the file again")
-    return encoder
+def _empty(path: Path, facts: Mapping[str, str], channels: int) -> ConvEncoder | MobileNetV2:
+    """Build the network that a file says it is for; files that do not say so are older than the choice."""
+    network = facts.get("network")
+    if network is None:
+        return ConvEncoder(channels)
+    if network == NETWORK:
+        with suppress(KeyError, ValueError):
+            return MobileNetV2(facts["padding"], facts["normalisation"], int(facts["enlarge"]))
+    raise FileFormatError(
+        f"{path}: holds {network!r} of a kind that this FedDig does not know; use the release that wrote it"
+    )
 
 
 def _arrays(encoder: nn.Module) -> dict[str, np.ndarray]:
     return {name: value.detach().cpu().numpy() for name, value in encoder.state_dict().items()}
+
+
+def _halved(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Give the arrays as float16 if that loses nothing, as when their source was so: half the file."""
+    with np.errstate(over="ignore"):
+        halves = {name: array.astype(np.float16) for name, array in arrays.items()}
+    exact = all(np.array_equal(half, arrays[name]) for name, half in halves.items())
+    return halves if exact else arrays

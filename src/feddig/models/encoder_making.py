@@ -19,6 +19,9 @@ from feddig.seeds import torch_stream
 ImageSource = Callable[[int, int, torch.Generator], Tensor]
 """Draws images [count, channels, size, size] in [0, 1] from a count, a number of channels and a stream."""
 
+Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""What training makes small, from the images, their codes and what the decoder painted from the codes."""
+
 STEPS = 600
 BATCH = 64
 PEAK_LEARNING_RATE = 3e-3
@@ -46,6 +49,11 @@ def generate_images(count: int, channels: int, generator: torch.Generator, size:
     return _frame(images, generator).clamp(0, 1)
 
 
+def reconstruction_error(images: Tensor, codes: Tensor, painted: Tensor) -> Tensor:
+    """Give the mean squared difference between the images and what was painted."""
+    return nn.functional.mse_loss(painted, images)
+
+
 @dataclass(frozen=True)
 class Recipe:
     """What the autoencoder learns from; the default is the recipe of the shipped encoders."""
@@ -56,6 +64,7 @@ class Recipe:
     """How many codes are averaged, like a digest, to paint the average of their images; 1 is no mixing."""
     noise: float = 0.01
     """Scale of the Laplace noise on the code, as a share of its largest value: 1/100 in the paper's runs."""
+    loss: Loss = reconstruction_error
 
 
 SHIPPED_RECIPE = Recipe()
@@ -124,7 +133,7 @@ def _train(
             codes, images = _with_mixtures(codes, recipe.mixed), _with_mixtures(images, recipe.mixed)
         if recipe.noise > 0:
             codes = codes + _laplace(codes.shape, draw) * recipe.noise * codes.detach().amax()
-        loss = nn.functional.mse_loss(decoder(codes), images)
+        loss = recipe.loss(images, codes, decoder(codes))
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()

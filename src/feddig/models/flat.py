@@ -4,32 +4,46 @@ Everything federated (updates, corrections, aggregation, checkpoints) is then ar
 an optimiser step is a handful of operations whatever the number of layers.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from feddig.errors import SettingError
 
+KERNEL_DIMENSIONS = 4
+
 
 class FlatNetwork:
-    """A module with its parameters as one vector; writing to the vector changes the module."""
+    """A module with its parameters as one vector; writing to the vector changes the module.
 
-    def __init__(self, module: nn.Module, device: torch.device | None = None) -> None:
+    With bf16 the module computes with a rounded copy, while the vector keeps every small step in full.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device | None = None, *, bf16: bool = False) -> None:
         self.module = module.to(device) if device is not None else module
-        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        if not parameters:
+        self.parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        if not self.parameters:
             raise SettingError(f"{type(module).__name__}: has no parameter to train; give a network that has")
-        self.vector = torch.cat([parameter.detach().flatten().float() for parameter in parameters])
-        self.gradient = torch.zeros_like(self.vector)
-        place = 0
-        for parameter in parameters:
-            stretch = slice(place, place + parameter.numel())
-            parameter.data = self.vector[stretch].view_as(parameter)
-            parameter.grad = self.gradient[stretch].view_as(parameter)
-            place += parameter.numel()
+        self.vector = torch.cat([_as_stored(parameter.detach()).float() for parameter in self.parameters])
+        self._rounded = self.vector.bfloat16() if bf16 else self.vector
+        self.gradient = torch.zeros_like(self._rounded)
+        for parameter, stretch in zip(self.parameters, self._stretches(self._rounded), strict=True):
+            parameter.data = stretch
 
     def load(self, weights: Tensor) -> None:
         """Take over these weights."""
         self.vector.copy_(weights)
+        self.publish()
+
+    def publish(self) -> None:
+        """Let the module compute with what the vector holds now."""
+        if self._rounded is not self.vector:
+            self._rounded.copy_(self.vector)
+
+    def collect(self, gradients: Sequence[Tensor]) -> None:
+        """Write gradients, one for each parameter, into the gradient vector."""
+        torch.cat([_as_stored(gradient) for gradient in gradients], out=self.gradient)
 
     def weights(self) -> Tensor:
         """Give a copy of the weights."""
@@ -37,9 +51,34 @@ class FlatNetwork:
 
     def tensors(self) -> dict[str, Tensor]:
         """Give the module's tensors by name, as its state dict has them: this is what is saved."""
-        return {name: tensor.detach().cpu() for name, tensor in self.module.state_dict().items()}
+        # by identity, because a network may use one parameter under two names
+        exact = dict(zip(map(id, self.parameters), self._stretches(self.vector), strict=True))
+        state = self.module.state_dict(keep_vars=True)
+        return {
+            name: exact.get(id(tensor), tensor).detach().cpu().contiguous() for name, tensor in state.items()
+        }
 
     @property
     def device(self) -> torch.device:
         """Where the network lies."""
         return self.vector.device
+
+    def _stretches(self, vector: Tensor) -> list[Tensor]:
+        """Cut a vector into views, one for each parameter, in its shape."""
+        parts = torch.split(vector, [parameter.numel() for parameter in self.parameters])
+        return [
+            _from_stored(part, parameter.shape)
+            for part, parameter in zip(parts, self.parameters, strict=True)
+        ]
+
+
+def _as_stored(tensor: Tensor) -> Tensor:
+    """Flatten a tensor; a kernel with its input channels last, which is the order convolutions are fastest in."""
+    return (tensor.permute(0, 2, 3, 1) if tensor.dim() == KERNEL_DIMENSIONS else tensor).reshape(-1)
+
+
+def _from_stored(part: Tensor, shape: torch.Size) -> Tensor:
+    if len(shape) != KERNEL_DIMENSIONS:
+        return part.view(shape)
+    outputs, inputs, height, width = shape
+    return part.view(outputs, height, width, inputs).permute(0, 3, 1, 2)

@@ -1,0 +1,433 @@
+"""How long a round takes here, in a plain PyTorch loop, in Flower and in pfl: the same work on two CPU threads.
+
+    python benchmarks/peers.py --out benchmarks/results/peers.json
+
+Four silos hold 2,000 generated images each, and the size-matched model of 1.2 million parameters trains one epoch a
+round by SGD in full precision; FedAvg weighs all silos alike. Everybody starts from the same weights and sees the
+same batches (silo s shuffles in round r by `torch_stream(0, "batches", s, r)`), so everybody must end at the same
+weights: that is checked. Flower and pfl are installed into environments of their own under --work.
+
+A machine's speed drifts. So the plain loop and FedDig take turns round by round, the plain loop runs again after
+each other peer, and a peer is compared with the plain rounds that ran beside it, or just before and after it.
+"""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from peers.plain import (
+    BATCH,
+    CLASSES,
+    LEARNING_RATE,
+    MOMENTUM,
+    SHAPE,
+    SILOS,
+    THREADS,
+    PlainLoop,
+    Work,
+    build_model,
+    load,
+    read_weights,
+    read_work,
+    write_weights,
+)
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+
+from feddig import __version__
+from feddig.absence import Absence
+from feddig.algorithms import BASES
+from feddig.data.images import Images
+from feddig.device import describe_device
+from feddig.digest import Digest
+from feddig.engines.in_process import InProcessEngine
+from feddig.lanes import build_lanes
+from feddig.models.classifier import build_classifier
+from feddig.models.flat import FlatNetwork
+from feddig.moderator import Moderator
+from feddig.recipe import read_recipe
+from feddig.samples import ImageSource, RawSamples
+from feddig.seeds import torch_stream
+from feddig.settings import ModeratorSettings, TrainingSettings
+from feddig.silo import Silo
+from feddig.training import run_rounds
+
+HERE = Path(__file__).parent
+SEED = 0
+CLOSE = 1e-4
+"""Farthest that weights may end from the plain loop's, as a share of the way that the plain loop went."""
+REQUIREMENTS = {"flower": "flwr[simulation]==1.41.*", "pfl": "pfl==0.6.0"}
+PEERS = ("plain", "feddig", *REQUIREMENTS)
+LONGEST = 3600
+"""Seconds after which a peer in another environment is given up."""
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "PFL_PYTORCH_DEVICE": "cpu",
+}
+"""Nobody reports home, nothing is downloaded while it runs, and a GPU stays unused."""
+
+
+class Peer(Protocol):
+    """Anything that trains round by round in this process."""
+
+    def train_round(self) -> None:
+        """Train the next round."""
+        ...
+
+    def weights(self) -> list[Tensor]:
+        """Give the weights as they are now, in the order of the layers."""
+        ...
+
+
+class FedDig:
+    """This library, put together from its parts."""
+
+    def __init__(self, work: Work) -> None:
+        device = torch.device("cpu")
+        classifier = build_classifier("size-matched", SHAPE, CLASSES, None)
+        load(classifier, work.initial)
+        self._network = FlatNetwork(classifier, device)
+        lanes = build_lanes(self._network, bf16=False, record=False)
+        base, recipe = BASES["fedavg"](), read_recipe("fedavg")
+        training = TrainingSettings(
+            rounds=work.rounds, batch=BATCH, lr=LEARNING_RATE, momentum=MOMENTUM, precision="fp32"
+        )
+        pixels = (work.images.flatten(0, 1) * 255).round().byte().numpy()
+        source = ImageSource(Images(pixels, work.labels.flatten().numpy()), None, device)
+        every = np.arange(len(source)).reshape(SILOS, -1)
+        silos = [
+            Silo(index, RawSamples(source, rows), base, training, SEED) for index, rows in enumerate(every)
+        ]
+        self._moderator = Moderator(
+            silos=SILOS, algorithm=base, lanes=lanes, guidance_producer=None, training=training,
+            settings=ModeratorSettings(), weighting="equal", seed=SEED,
+        )  # fmt: skip
+        everybody = Absence(np.ones((SILOS, work.rounds), dtype=bool))
+        engine = InProcessEngine(silos, everybody, lanes, _no_digest)
+        self._rounds = run_rounds(self._moderator, engine, recipe, range(work.rounds))
+
+    def train_round(self) -> None:
+        """Train the next round."""
+        next(self._rounds)
+
+    def weights(self) -> list[Tensor]:
+        """Give the weights as they are now."""
+        self._network.load(self._moderator.weights)
+        return [tensor.clone() for tensor in self._network.tensors().values()]
+
+
+def _no_digest(silo: Silo) -> Digest:
+    raise AssertionError(f"FedAvg asks silo {silo.index} for no digest")
+
+
+MAKERS: dict[str, Callable[[Work], Peer]] = {"plain": PlainLoop, "feddig": FedDig}
+"""The peers that run in this process."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """The seconds of one run's rounds, and of the plain rounds that it is compared with."""
+
+    first: float
+    later: Sequence[float]
+    beside: Sequence[float]
+
+    @property
+    def ratio(self) -> float:
+        """Its median round over the plain loop's."""
+        return statistics.median(self.later) / statistics.median(self.beside)
+
+
+@dataclass
+class Line:
+    """What is known of one peer."""
+
+    name: str
+    runs: list[Run] = field(default_factory=list)
+    difference: float = 0.0
+    """|weights - plain weights| / |plain weights - initial weights| after the last round; the largest of all runs."""
+    versions: dict[str, str] = field(default_factory=dict)
+    failure: str | None = None
+
+    def figures(self) -> dict[str, Any]:
+        """Sum the runs up, as the table and the results file show them."""
+        head = {"peer": self.name, "versions": self.versions, "failure": self.failure}
+        if not self.runs:
+            return head
+        later = [second for run in self.runs for second in run.later]
+        beside = [second for run in self.runs for second in run.beside]
+        ratios = [run.ratio for run in self.runs]
+        return head | {
+            "seconds": statistics.median(later),
+            "least": min(later),
+            "most": max(later),
+            "ratio_to_plain": statistics.median(later) / statistics.median(beside),
+            "ratio_least": min(ratios),
+            "ratio_most": max(ratios),
+            "first_round": self.runs[0].first,
+            "difference": self.difference,
+            "runs": [asdict(run) for run in self.runs],
+        }
+
+
+def lay_down_work(folder: Path, images: int, rounds: int) -> Work:
+    """Write what all peers read: images of a few bright squares for each class, batch orders, first weights."""
+    draw = np.random.default_rng(SEED)
+    labels = draw.integers(0, CLASSES, (SILOS, images))
+    squares = draw.integers(0, 2, (CLASSES, SHAPE[0], 4, 4), dtype=np.uint8)
+    patterns = np.kron(squares, np.full((SHAPE[1] // 4, SHAPE[2] // 4), 200, dtype=np.uint8))
+    pixels = draw.integers(0, 56, (SILOS, images, *SHAPE), dtype=np.uint8) + patterns[labels]
+    orders = [
+        [
+            torch.randperm(images, generator=torch_stream(SEED, "batches", silo, round))
+            for silo in range(SILOS)
+        ]
+        for round in range(rounds)
+    ]
+    np.savez(folder / "work.npz", pixels=pixels, labels=labels, orders=np.array(orders))
+    torch.manual_seed(SEED)
+    model = build_model()
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            nn.init.kaiming_normal_(weight)  # torch's own start is a plateau that five rounds do not leave
+    write_weights(folder / "initial.npz", list(model.state_dict().values()))
+    return read_work(folder)
+
+
+def take_turns(peers: Sequence[Peer], rounds: int) -> list[list[float]]:
+    """Train peers round by round in turn, each round with another one first; give each one's seconds."""
+    seconds: list[list[float]] = [[] for _ in peers]
+    for round in range(rounds):
+        turns = list(enumerate(peers))
+        for place, peer in turns[round % len(peers) :] + turns[: round % len(peers)]:
+            started = time.perf_counter()
+            peer.train_round()
+            seconds[place].append(time.perf_counter() - started)
+    return seconds
+
+
+def make_environment(folder: Path, requirement: str) -> Path:
+    """Install a peer into a virtual environment, if that is not done yet, and give its Python."""
+    python, ready = folder / "bin" / "python", folder / f"ready for {requirement}"
+    if not ready.exists():
+        install = [
+            str(python),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--constraint",
+            str(HERE.parent / "constraints.txt"),
+        ]
+        # torch first: the pinned build is then already there when the peer asks for one
+        for command in (
+            [sys.executable, "-m", "venv", str(folder)],
+            [*install, "torch"],
+            [*install, requirement],
+        ):
+            subprocess.run(command, check=True, capture_output=True, text=True)
+        ready.touch()
+    return python
+
+
+def run_elsewhere(name: str, work: Path, python: Path) -> dict[str, Any]:
+    """Run a peer in its environment, and read what it leaves in the work folder."""
+    environment = {**os.environ, **QUIET, "OMP_NUM_THREADS": str(THREADS), "PYTHONPATH": str(HERE)}
+    log, result = work / f"{name}.log", work / f"{name}.json"
+    result.unlink(missing_ok=True)
+    with log.open("w") as output:
+        # a session of its own, so that whatever it starts can be ended with it
+        process = subprocess.Popen(
+            [str(python), "-m", f"peers.with_{name}", str(work.resolve())],
+            env=environment, stdout=output, stderr=output, start_new_session=True,
+        )  # fmt: skip
+        try:
+            process.wait(LONGEST)
+        finally:
+            end_session(process.pid)
+            process.wait()
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, f"peers.with_{name}", stderr=log.read_text())
+    return json.loads(result.read_text())
+
+
+def end_session(leader: int) -> None:
+    """End what is left of the process group that this process began."""
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def distance(weights: Sequence[Tensor], other: Sequence[Tensor]) -> float:
+    """Give the distance between two sets of weights."""
+    return float(torch.cat([(a - b).flatten() for a, b in zip(weights, other, strict=True)]).norm())
+
+
+class Comparison:
+    """The peers side by side: runs them and gathers their lines."""
+
+    def __init__(self, names: Sequence[str], folder: Path, images: int, rounds: int) -> None:
+        self._folder, self._rounds = folder, rounds
+        self.work = lay_down_work(folder, images, rounds)
+        self.lines = {name: Line(name) for name in PEERS if name in names}
+        self.blocks: list[float] = []
+        """The plain loop's median round, each time it ran: this shows how the machine drifts."""
+        self.losses: list[float] = []
+        """The plain loop's mean loss in each round: this shows that training moves."""
+        self._plain_weights: list[Tensor] = []
+        self._pythons: dict[str, Path] = {}
+
+    def prepare(self) -> None:
+        """Install the peers that need an environment; one that cannot be installed stays in the table."""
+        for name, requirement in REQUIREMENTS.items():
+            if name in self.lines:
+                try:
+                    self._pythons[name] = make_environment(self._folder / name, requirement)
+                except (subprocess.SubprocessError, OSError) as error:
+                    self._fail(name, "not installed", error)
+
+    def measure(self) -> None:
+        """Run every peer once, and the plain loop between them."""
+        before = self._measure_here([name for name in MAKERS if name in self.lines])
+        for name, python in list(self._pythons.items()):
+            line = self.lines[name]
+            try:
+                result = run_elsewhere(name, self._folder, python)
+            except (subprocess.SubprocessError, OSError) as error:
+                self._fail(name, "did not run", error)
+                continue
+            after = self._measure_here(["plain"])
+            seconds, line.versions = result["seconds"], result["versions"]
+            line.runs.append(Run(seconds[0], seconds[1:], [*before, *after]))
+            self._compare(line, read_weights(self._folder / f"{name}.npz"))
+            before = after
+
+    def _measure_here(self, names: Sequence[str]) -> Sequence[float]:
+        """Run the plain loop, alone or in turns with FedDig; give the seconds of the plain loop's later rounds."""
+        peers = [MAKERS[name](self.work) for name in names]
+        seconds = take_turns(peers, self._rounds)
+        beside = seconds[0][1:]
+        self._plain_weights, self.losses = peers[0].weights(), peers[0].losses
+        for name, peer, each in zip(names, peers, seconds, strict=True):
+            line = self.lines[name]
+            line.versions = {"torch": torch.__version__} | (
+                {"feddig": __version__} if name == "feddig" else {}
+            )
+            line.runs.append(Run(each[0], each[1:], beside))
+            self._compare(line, peer.weights())
+        self.blocks.append(statistics.median(beside))
+        return beside
+
+    def _compare(self, line: Line, weights: Sequence[Tensor]) -> None:
+        went = distance(self._plain_weights, self.work.initial)
+        line.difference = max(line.difference, distance(weights, self._plain_weights) / went)
+
+    def _fail(self, name: str, what: str, error: Exception) -> None:
+        said = str(getattr(error, "stderr", None) or error).strip().splitlines()
+        self.lines[name].failure = f"{what}: {said[-1]}"
+        self._pythons.pop(name, None)
+
+
+def as_table(rows: Sequence[dict[str, Any]], title: str, caption: str) -> Table:
+    """Build the table for a terminal."""
+    table = Table(title=title, caption=caption)
+    table.add_column("peer")
+    for name in (
+        "s a round",
+        "least to most",
+        "times plain",
+        "over runs",
+        "first round (s)",
+        "weights differ by",
+    ):
+        table.add_column(name, justify="right")
+    for row in rows:
+        version = row["versions"].get(row["peer"], "")
+        if row["failure"]:
+            table.add_row(row["peer"], row["failure"])
+            continue
+        table.add_row(
+            f"{row['peer']} {version}".strip(),
+            f"{row['seconds']:.3f}",
+            f"{row['least']:.3f} to {row['most']:.3f}",
+            f"{row['ratio_to_plain']:.3f}",
+            f"{row['ratio_least']:.3f} to {row['ratio_most']:.3f}",
+            f"{row['first_round']:.2f}",
+            f"{row['difference']:.1e}",
+        )
+    return table
+
+
+def main() -> None:
+    """Measure, print a table, write it down, and fail if weights differ."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--peers", default=",".join(PEERS), help="of plain,feddig,flower,pfl; plain always runs"
+    )
+    parser.add_argument("--images", type=int, default=2000, help="at each silo")
+    parser.add_argument("--rounds", type=int, default=5, help="in a run; the first is counted apart")
+    parser.add_argument("--repeats", type=int, default=3, help="runs of each peer")
+    parser.add_argument(
+        "--work", type=Path, default=Path("results/peers"), help="environments and exchanged files"
+    )
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    names = {"plain", *options.peers.split(",")}
+    if names - set(PEERS) or options.rounds < 2:
+        parser.error("--peers: choose of plain,feddig,flower,pfl; --rounds: at least 2")
+    torch.set_num_threads(THREADS)
+    options.work.mkdir(parents=True, exist_ok=True)
+    comparison = Comparison(sorted(names), options.work, options.images, options.rounds)
+    comparison.prepare()
+    for _ in range(options.repeats):
+        comparison.measure()
+    rows = [line.figures() for line in comparison.lines.values()]
+    device = f"{describe_device(torch.device('cpu'))}, {torch.backends.cpu.get_cpu_capability()}"
+    parameters = sum(tensor.numel() for tensor in comparison.work.initial)
+    title = f"{SILOS} silos x {options.images:,} images, {parameters:,} parameters, batch {BATCH}, fp32"
+    blocks = ", ".join(f"{one:.3f}" for one in comparison.blocks)
+    caption = f"{device}; torch {torch.__version__}; plain loop each time it ran: {blocks} s"
+    Console().print(as_table(rows, title, caption))
+    if options.out:
+        result = {
+            "format_version": 1,
+            "command": "python benchmarks/peers.py",
+            "silos": SILOS,
+            "images_at_each": options.images,
+            "parameters": parameters,
+            "batch": BATCH,
+            "learning_rate": LEARNING_RATE,
+            "momentum": MOMENTUM,
+            "rounds": options.rounds,
+            "device": device,
+            "versions": {"torch": torch.__version__, "python": platform.python_version()},
+            "plain_losses": comparison.losses,
+            "plain_blocks": comparison.blocks,
+            "rows": rows,
+        }
+        options.out.write_text(json.dumps(result, indent=2) + "\n")
+    if apart := [row["peer"] for row in rows if row.get("difference", 0.0) > CLOSE]:
+        sys.exit(f"weights end elsewhere than the plain loop's: {', '.join(apart)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""Where local training takes place: one lane on a CPU, several side by side on a GPU.
+
+A lane is a network that a silo or a recall model loads, trains and reads its update from. One training does not
+fill a GPU, so there several run at a time, each on a stream of its own.
+"""
+
+import copy
+import queue
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import torch
+
+from feddig.models.flat import FlatNetwork
+from feddig.models.fused import use_kernels
+from feddig.recording import Recorder
+
+Result = TypeVar("Result")
+
+SIDE_BY_SIDE = 4
+"""Lanes on a GPU: more gain nothing on an H200, and each takes memory."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A network to train, and on a GPU what makes it fast."""
+
+    network: FlatNetwork
+    recorder: Recorder | None = None
+    stream: torch.cuda.Stream | None = None
+
+
+@dataclass(frozen=True)
+class Done(Generic[Result]):
+    """What a job gave, and the seconds it took."""
+
+    result: Result
+    seconds: float
+
+
+class Lanes:
+    """Takes jobs and gives each a lane."""
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self.first = lanes[0]
+        self.count = len(lanes)
+        self._free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
+        for lane in lanes:
+            self._free.put(lane)
+        self._threads = ThreadPoolExecutor(len(lanes), "lane") if self.first.stream is not None else None
+
+    def submit(self, job: Callable[[Lane], Result]) -> Future[Done[Result]]:
+        """Start a job; on a CPU it is done when this returns."""
+        if self._threads is not None:
+            return self._threads.submit(self._run, job)
+        future: Future[Done[Result]] = Future()
+        future.set_result(self._run(job))
+        return future
+
+    def run_alone(self, job: Callable[[Lane], Result]) -> Result:
+        """Run a job on the first lane while no other runs, so that its step is recorded once."""
+        return self._run_on(self.first, job).result
+
+    def _run(self, job: Callable[[Lane], Result]) -> Done[Result]:
+        lane = self._free.get()
+        try:
+            return self._run_on(lane, job)
+        finally:
+            self._free.put(lane)
+
+    def _run_on(self, lane: Lane, job: Callable[[Lane], Result]) -> Done[Result]:
+        started = time.perf_counter()
+        if lane.stream is None:
+            return Done(job(lane), time.perf_counter() - started)
+        # what was asked of the GPU before comes first, also where it reads memory that this lane may use anew
+        lane.stream.wait_stream(torch.cuda.default_stream(lane.network.device))
+        with torch.cuda.stream(lane.stream):
+            result = job(lane)
+            lane.stream.synchronize()
+        return Done(result, time.perf_counter() - started)
+
+
+def build_lanes(network: FlatNetwork, *, bf16: bool, record: bool) -> Lanes:
+    """Build the lanes for a network: itself on a CPU; on a GPU copies of it, with recorded steps if they pay back."""
+    device = network.device
+    use_kernels(record and device.type == "cuda")
+    if device.type == "cpu":
+        return Lanes([Lane(FlatNetwork(copy.deepcopy(network.module), bf16=True) if bf16 else network)])
+    return Lanes(
+        [
+            Lane(
+                FlatNetwork(copy.deepcopy(network.module), device, bf16=bf16),
+                Recorder() if record else None,
+                torch.cuda.Stream(device),  # type: ignore[no-untyped-call]
+            )
+            for _ in range(SIDE_BY_SIDE)
+        ]
+    )

@@ -1,0 +1,112 @@
+"""The stage that the classifiers are built of, as one module: 3x3 convolution, 2x2 max-pool, ReLU.
+
+On an NVIDIA GPU it may run on kernels of our own (kernels.py), which compute the same in a third of the time.
+"""
+
+import importlib.util
+import logging
+import shutil
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d, max_pool2d, relu
+
+log = logging.getLogger("feddig")
+
+FEW_CHANNELS = 4
+"""Inputs of up to so many channels are convolved and pooled in one kernel."""
+FEWEST_OUTPUTS, MOST_OUTPUTS = 16, 256
+
+
+class _Switch:
+    on = False
+
+
+def use_kernels(wanted: bool) -> None:
+    """Turn our kernels on or off in this process; without Triton or a C compiler they stay off, with a warning."""
+    missing = [
+        name
+        for name, found in (
+            ("Triton", importlib.util.find_spec("triton")),
+            ("a C compiler", shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")),
+        )
+        if not found
+    ]
+    if wanted and missing:
+        log.warning("fused kernels need %s, which is not there; training is slower", " and ".join(missing))
+    _Switch.on = wanted and not missing
+
+
+class ConvPool(nn.Conv2d):
+    """relu(max_pool(conv(x))), which is max_pool(relu(conv(x))) with a quarter of the work in ReLU."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__(inputs, outputs, 3, padding=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Halve the sides of images [batch, inputs, height, width]."""
+        if not self._fits(images):
+            return relu(max_pool2d(super().forward(images), 2))
+        if self.in_channels <= FEW_CHANNELS:
+            return cast(Tensor, _ConvolvePool.apply(images, self.weight, self.bias))  # type: ignore[no-untyped-call]
+        convolved = conv2d(images, self.weight, None, padding=1)
+        return cast(Tensor, _Pool.apply(convolved, self.bias))  # type: ignore[no-untyped-call]
+
+    def _fits(self, images: Tensor) -> bool:
+        outputs = self.out_channels
+        return (
+            _Switch.on
+            and images.is_cuda
+            and FEWEST_OUTPUTS <= outputs <= MOST_OUTPUTS
+            and outputs & (outputs - 1) == 0
+            and not (images.shape[-1] % 2 or images.shape[-2] % 2)
+        )
+
+
+class _ConvolvePool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        from feddig.models import kernels
+
+        images, weight = images.contiguous(), weight.contiguous(memory_format=torch.channels_last)
+        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else weight.dtype
+        if dtype == torch.bfloat16:
+            ctx.precision = "bf16"
+        else:
+            ctx.precision = "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+        out, winner = kernels.convolve_pool(images, weight, bias, dtype, ctx.precision)
+        ctx.save_for_backward(images, weight, winner)
+        return cast(Tensor, out)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        from feddig.models import kernels
+
+        images, weight, winner = ctx.saved_tensors
+        of_images, of_weight, of_bias = kernels.convolve_pool_gradients(
+            images, weight, gradient.contiguous(memory_format=torch.channels_last), winner, ctx.precision,
+            of_images=ctx.needs_input_grad[0],
+        )  # fmt: skip
+        return of_images, of_weight.to(weight.dtype), of_bias.to(weight.dtype)
+
+
+class _Pool(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, bias: Tensor) -> Tensor:
+        from feddig.models import kernels
+
+        out, winner = kernels.pool(values.contiguous(memory_format=torch.channels_last), bias)
+        ctx.save_for_backward(winner)
+        ctx.dtype = bias.dtype
+        return cast(Tensor, out)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        from feddig.models import kernels
+
+        (winner,) = ctx.saved_tensors
+        of_values, of_bias = kernels.pool_gradients(
+            gradient.contiguous(memory_format=torch.channels_last), winner
+        )
+        return of_values, of_bias.to(ctx.dtype)

@@ -1,0 +1,265 @@
+"""On a GPU: our kernels against torch's, recorded steps against plain ones, lanes side by side."""
+
+import copy
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import max_pool2d, relu
+
+from feddig.algorithms import Correction
+from feddig.data.datasets import Images
+from feddig.digest import Digest
+from feddig.lanes import Lane, Lanes
+from feddig.local import Effort, Trained, train_locally
+from feddig.models.classifier import build_classifier
+from feddig.models.flat import FlatNetwork
+from feddig.models.fused import ConvPool, use_kernels
+from feddig.models.guidance import build_guidance
+from feddig.precision import prepare_device
+from feddig.recording import RecordedStep, Recorder
+from feddig.samples import DigestSource, ImageSource, RawSamples, Samples
+from feddig.settings import TrainingSettings
+from feddig.step import Trainee
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+CUDA = torch.device("cuda")
+CODE, SHAPE, CLASSES = (4, 8, 8), (1, 32, 32), 10
+
+
+@pytest.fixture(autouse=True)
+def kernels() -> Iterator[None]:
+    prepare_device("fp32", CUDA)
+    use_kernels(True)
+    yield
+    use_kernels(False)
+
+
+def error(found: Tensor, wanted: Tensor) -> float:
+    return float((found.double() - wanted.double()).norm() / wanted.double().norm())
+
+
+# --- kernels
+
+
+@pytest.mark.parametrize("size", [(3, 8, 32), (257, 16, 16)])
+@pytest.mark.parametrize(("inputs", "outputs"), [(1, 64), (1, 16), (3, 64), (3, 16), (4, 32), (64, 128)])
+@pytest.mark.parametrize("bf16", [False, True])
+def test_the_stage_and_its_gradients_are_torchs(
+    size: tuple[int, int, int], inputs: int, outputs: int, bf16: bool
+) -> None:
+    torch.manual_seed(0)
+    count, height, width = size
+    stage = ConvPool(inputs, outputs).to(CUDA).to(memory_format=torch.channels_last)
+    images = torch.rand(count, inputs, height, width, device=CUDA, requires_grad=True)
+    toward = torch.randn(count, outputs, height // 2, width // 2, device=CUDA)
+    if bf16:  # both see the same rounded numbers, so that ties and winners are the same
+        stage, toward = stage.bfloat16(), toward.bfloat16()
+        images = images.detach().bfloat16().requires_grad_()
+    with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
+        found = stage(images)
+    gradients = torch.autograd.grad(found, [images, stage.weight, stage.bias], toward)
+    exact = copy.deepcopy(stage).double()
+    there = images.detach().double().requires_grad_()
+    wanted = relu(max_pool2d(nn.Conv2d.forward(exact, there), 2))
+    expected = torch.autograd.grad(wanted, [there, exact.weight, exact.bias], toward.double())
+    assert found.dtype == (torch.bfloat16 if bf16 else torch.float32)
+    limit = 1e-2 if bf16 else 1e-5
+    assert error(found, wanted) < limit
+    # where two pixels are equal but for rounding, either may win, and the gradient goes to another pixel
+    for gradient, one in zip(gradients, expected, strict=True):
+        assert error(gradient, one) < (0.12 if bf16 else 0.01)
+
+
+def test_sizes_that_do_not_fit_the_kernels_take_torchs_way() -> None:
+    stage = ConvPool(1, 12).to(CUDA)
+    assert stage(torch.rand(2, 1, 9, 9, device=CUDA)).shape == (2, 12, 4, 4)
+
+
+# --- recorded steps
+
+
+def image_source(count: int = 700) -> ImageSource:
+    draw = np.random.default_rng(0)
+    labels = draw.integers(0, CLASSES, count)
+    pixels = draw.integers(0, 120, (count, 1, 28, 28)) + 10 * labels[:, None, None, None]
+    encoder = nn.Sequential(nn.AvgPool2d(4), nn.Conv2d(1, 4, 1)).to(CUDA).requires_grad_(False)
+    return ImageSource(Images(pixels.astype(np.uint8), labels), encoder, CUDA)
+
+
+def classifier(*, bf16: bool = False) -> FlatNetwork:
+    torch.manual_seed(1)
+    return FlatNetwork(build_classifier("size-matched", SHAPE, CLASSES, CODE), CUDA, bf16=bf16)
+
+
+def train(
+    source: ImageSource, training: TrainingSettings, correction: Correction | None, recorder: Recorder | None
+) -> tuple[Tensor, Trained]:
+    network = classifier(bf16=training.precision == "bf16")
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        for silo in (0, 1):  # the second time from the recording of the first
+            trained = train_locally(
+                Trainee(network, training.lr),
+                RawSamples(source, np.arange(silo, len(source), 2)),
+                training,
+                effort=Effort(2),
+                stream=(0, "test", silo),
+                correction=correction,
+                recorder=recorder,
+                who="test",
+            )
+        stream.synchronize()
+    return network.weights(), trained
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("kind", ["plain", "corrected", "clipped"])
+def test_recorded_and_plain_steps_give_the_same_weights(precision: str, kind: str) -> None:
+    training = TrainingSettings(batch=64, lr=0.01, precision=precision)
+    correction = None
+    if kind == "corrected":
+        shift = 0.001 * torch.randn(len(classifier().vector), device=CUDA)
+        correction = Correction(pull=0.1, shift=shift)
+    if kind == "clipped":
+        training = replace(training, clip_norm=0.5, weight_decay=1e-3)
+    source = image_source()
+    plain, one = train(source, training, correction, None)
+    recorded, other = train(source, training, correction, Recorder())
+    moved = error(classifier().vector, plain)
+    assert one.steps == other.steps == 12  # 350 samples in 64s: five whole batches and a short one, twice
+    assert other.loss == pytest.approx(one.loss, rel=1e-3)
+    assert moved > 1e-3
+    # the last batch of a pass is a mean over those that count, rounded otherwise than a mean over all
+    assert error(recorded, plain) < moved * (0.05 if precision == "bf16" else 0.02)
+
+
+def digests() -> list[Digest]:
+    draw = torch.Generator().manual_seed(0)
+    labels = torch.rand(90, CLASSES, generator=draw)
+    facts = {"samples_per_digest": 4}
+    return [
+        Digest(silo, torch.rand(90, *CODE, generator=draw), labels / labels.sum(1, keepdim=True), facts).to(
+            CUDA
+        )
+        for silo in (0, 1)
+    ]
+
+
+def test_a_recorded_joint_update_trains_both_networks_as_a_plain_one() -> None:
+    found = []
+    for recorder in (None, Recorder()):
+        network = classifier()
+        torch.manual_seed(2)
+        producer = FlatNetwork(build_guidance("deconvolution", CODE, SHAPE), CUDA)
+        before = producer.weights()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            train_locally(
+                Trainee(network, 0.01),
+                Samples(DigestSource(digests(), producer.module, train_guidance=True)),
+                TrainingSettings(batch=64, precision="fp32"),
+                effort=Effort(3),
+                stream=(0, "joint"),
+                companions=[Trainee(producer, 0.1)],
+                recorder=recorder,
+                who="test",
+            )
+            torch.cuda.synchronize()
+        found.append((network.weights(), producer.weights() - before))
+    assert float(found[0][1].norm()) > 0
+    assert error(found[1][0], found[0][0]) < 1e-5
+    assert error(found[1][1], found[0][1]) < 1e-2
+
+
+def test_a_network_that_cannot_be_recorded_is_trained_step_by_step(caplog: pytest.LogCaptureFixture) -> None:
+    class Asks(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(1024, CLASSES)
+
+        def forward(self, images: Tensor, features: Tensor) -> Tensor:
+            scale = 1.0 if float(images.mean()) > 0 else 2.0  # asks the CPU in mid-step
+            return scale * self.head(images.flatten(1))
+
+    source, recorder = image_source(), Recorder()
+    network = FlatNetwork(Asks(), CUDA)
+    before = network.weights()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        trained = train_locally(
+            Trainee(network, 0.01), RawSamples(source, np.arange(100)), TrainingSettings(batch=64),
+            effort=Effort(), stream=(0, "test"), recorder=recorder, who="test",
+        )  # fmt: skip
+        torch.cuda.synchronize()
+    assert trained.steps == 2
+    assert not torch.equal(network.vector, before)
+    assert "cannot be recorded" in caplog.text
+
+
+def test_a_network_whose_samples_see_each_other_takes_its_short_batch_alone() -> None:
+    def build() -> FlatNetwork:
+        torch.manual_seed(3)
+        norm = nn.BatchNorm1d(1024, track_running_stats=False)
+        return FlatNetwork(OfImages(nn.Sequential(nn.Flatten(), norm, nn.Linear(1024, CLASSES))), CUDA)
+
+    class OfImages(nn.Module):
+        def __init__(self, layers: nn.Module) -> None:
+            super().__init__()
+            self.layers = layers
+
+        def forward(self, images: Tensor, features: Tensor) -> Tensor:
+            return self.layers(images)
+
+    source, weights = image_source(), []
+    for recorder in (None, Recorder()):
+        network = build()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            train_locally(
+                Trainee(network, 0.1), RawSamples(source, np.arange(70)), TrainingSettings(batch=64),
+                effort=Effort(), stream=(0, "test"), recorder=recorder, who="test",
+            )  # fmt: skip
+            torch.cuda.synchronize()
+        weights.append(network.weights())
+    assert error(weights[1], weights[0]) < 1e-5
+
+
+def test_lanes_side_by_side_give_what_one_lane_gives() -> None:
+    source, training = image_source(), TrainingSettings(batch=64, lr=0.01, precision="fp32")
+    start = classifier().weights()
+
+    def updates(count: int) -> list[Tensor]:
+        lanes = Lanes([Lane(classifier(), Recorder(), torch.cuda.Stream()) for _ in range(count)])
+
+        def job(silo: int, lane: Lane) -> Tensor:
+            lane.network.load(start)
+            train_locally(
+                Trainee(lane.network, training.lr), RawSamples(source, np.arange(silo, 700, 8)), training,
+                effort=Effort(3), stream=(0, "test", silo), recorder=lane.recorder, who="test",
+            )  # fmt: skip
+            return lane.network.vector - start
+
+        jobs = [lanes.submit(lambda lane, silo=silo: job(silo, lane)) for silo in range(8)]  # type: ignore[misc]
+        return [future.result().result for future in jobs]
+
+    for alone, beside in zip(updates(1), updates(4), strict=True):
+        assert error(beside, alone) < 1e-3
+
+
+def test_an_image_set_too_large_for_the_gpu_is_read_from_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = image_source()
+    monkeypatch.setattr("feddig.samples.LARGEST_SHARE", 0.0)
+    read = image_source()
+    assert held.resident
+    assert not read.resident
+    rows = torch.tensor([5, 1, 699], device=CUDA)
+    assert torch.equal(held.images(rows), read.images(rows))
+    step = Recorder().step(
+        [Trainee(classifier(), 0.1)], read, TrainingSettings(precision="fp32"), Correction()
+    )
+    assert not isinstance(step, RecordedStep)

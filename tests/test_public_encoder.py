@@ -1,0 +1,146 @@
+"""Encoders that learn from a public data set: what they see, what their file tells, what is refused."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import draw_tiny_dataset
+from feddig.cli import main
+from feddig.data import Dataset, dataset_from_arrays
+from feddig.files import read_tensors
+from feddig.models.encoder import encoder_hash, load_encoder
+from feddig.models.encoder_making import BATCH, SHIPPED_RECIPE, make_encoder
+from feddig.public_encoder import recipe_from
+from feddig.seeds import torch_stream
+
+
+@pytest.fixture
+def npz(tmp_path: Path) -> Path:
+    """Grey images of 16x12 pixels, so that the sides differ and one of them must be padded."""
+    pixels, labels = dots().train.pixels, dots().train.labels
+    path = tmp_path / "dots.npz"
+    np.savez(path, x_train=pixels, y_train=labels, x_test=pixels[:4], y_test=labels[:4])
+    return path
+
+
+def dots() -> Dataset:
+    stream = np.random.default_rng(0)
+    pixels = stream.integers(0, 256, (40, 1, 16, 12), dtype=np.uint8)
+    labels = np.arange(40) % 4
+    return dataset_from_arrays(pixels, labels, pixels[:4], labels[:4])
+
+
+def give(*words: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(["encoder", "make", *map(str, words)])
+    return int(ended.value.code or 0)
+
+
+def test_it_learns_from_the_training_images_padded(tmp_path: Path) -> None:
+    dataset = dots()
+    draw = recipe_from(dataset).images
+    images = draw(200, 1, torch_stream(0, "test"))
+    assert images.shape == (200, 1, 16, 16)
+    assert torch.equal(images, draw(200, 1, torch_stream(0, "test")))
+    assert not torch.equal(images, draw(200, 1, torch_stream(1, "test")))
+    assert (images[..., :2] == 0).all()
+    assert (images[..., 14:] == 0).all()
+    known = {image.tobytes() for image in np.asarray(dataset.train.pixels)}
+    drawn = (images[..., 2:14] * 255).round().byte().numpy()
+    assert {image.tobytes() for image in drawn} == known
+
+
+def test_the_file_tells_what_it_learnt_from(
+    npz: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "mine.safetensors"
+    words = ["--data", "npz", "--data-path", npz.name, "--data-dir", tmp_path, "--steps", 5, "--seed", 3]
+    assert give(*words, "--out", out, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    _, facts = read_tensors(out, "encoder")
+    expected = {
+        "recipe": "images of npz, noisy code",
+        "data": "npz",
+        "data_fingerprint": dots().fingerprint(),
+        "data_images": "40",
+        "channels": "1",
+        "steps": "5",
+        "seed": "3",
+        "batch": str(BATCH),
+    }
+    assert {name: facts[name] for name in expected} == expected
+    assert told["data"] == "npz"
+    assert told["hash"] == facts["hash"] == encoder_hash(load_encoder(str(out), 1))
+    # the same again, and not what generated images give
+    assert give(*words, "--out", tmp_path / "again.safetensors", "--quiet") == 0
+    assert (tmp_path / "again.safetensors").read_bytes() == out.read_bytes()
+    assert told["hash"] != encoder_hash(make_encoder(1, 3, 5))
+
+
+def test_channels_follow_from_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    dataset = draw_tiny_dataset(40, 4)
+    pixels = np.repeat(np.asarray(dataset.train.pixels), 3, axis=1)
+    colour = tmp_path / "colour.npz"
+    np.savez(colour, x_train=pixels, y_train=dataset.train.labels, x_test=pixels, y_test=dataset.train.labels)
+    out = tmp_path / "mine.safetensors"
+    words = ["--data", "npz", "--data-path", colour, "--steps", 5, "--quiet"]
+    assert give(*words, "--channels", 1, "--out", out) == 2
+    assert capsys.readouterr().err == (
+        "feddig: error: --channels: 1 asked for, but the images of npz have 3; leave it out\n"
+    )
+    assert not out.exists()
+    assert give(*words, "--out", out) == 0
+    assert read_tensors(out, "encoder")[1]["channels"] == "3"
+    assert give(*words, "--channels", 3, "--out", tmp_path / "again.safetensors") == 0
+
+
+def test_a_public_set_is_found_in_a_relative_data_dir(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("data", "cifar100").mkdir(parents=True)
+    records = np.random.default_rng(0).integers(0, 100, (20, 3074), dtype=np.uint8)
+    for name in ("train.bin", "test.bin"):
+        Path("data", "cifar100", name).write_bytes(records.tobytes())
+    assert give("--data", "cifar100", "--data-dir", "data", "--steps", 5, "--out", "mine.safetensors") == 0
+    assert read_tensors(Path("mine.safetensors"), "encoder")[1]["data"] == "cifar100"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["--data-path", "here"], "--data-path: says where the data lies that --data names"),
+        (["--data", "npz"], "data.path: the data set 'npz' needs a path"),
+        (["--data", "fashion-mnits"], "data.name: unknown data set 'fashion-mnits'; did you mean"),
+        (["--data", "tensors"], 'data.name: "tensors" stands for arrays given in Python'),
+    ],
+)
+def test_a_mistake_is_one_line(
+    words: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert give(*words, "--out", tmp_path / "mine.safetensors") == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert len(said.err.splitlines()) == 1
+    assert said.err.startswith(f"feddig: error: {line}")
+    assert not any(tmp_path.iterdir())
+
+
+def test_help_says_that_the_data_must_be_public(capsys: pytest.CaptureFixture[str]) -> None:
+    assert give("--help") == 0
+    assert "PUBLIC data only: everybody gets the encoder" in " ".join(
+        capsys.readouterr().out.replace("│", " ").split()
+    )
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_without_data_the_images_are_generated(channels: int, tmp_path: Path) -> None:
+    out = tmp_path / "mine.safetensors"
+    assert give("--channels", channels, "--steps", 5, "--seed", 4, "--out", out, "--quiet") == 0
+    _, facts = read_tensors(out, "encoder")
+    assert facts["hash"] == encoder_hash(make_encoder(channels, 4, 5))
+    assert facts["recipe"] == SHIPPED_RECIPE.name
+    assert "data" not in facts
