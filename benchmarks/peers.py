@@ -20,7 +20,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -66,6 +66,7 @@ from feddig.silo import Silo
 from feddig.training import run_rounds
 
 HERE = Path(__file__).parent
+CONSTRAINTS = HERE.parent / "constraints.txt"
 SEED = 0
 CLOSE = 1e-4
 """Farthest that weights may end from the plain loop's, as a share of the way that the plain loop went."""
@@ -136,10 +137,6 @@ def _no_digest(silo: Silo) -> Digest:
     raise AssertionError(f"FedAvg asks silo {silo.index} for no digest")
 
 
-MAKERS: dict[str, Callable[[Work], Peer]] = {"plain": PlainLoop, "feddig": FedDig}
-"""The peers that run in this process."""
-
-
 @dataclass(frozen=True)
 class Run:
     """The seconds of one run's rounds, and of the plain rounds that it is compared with."""
@@ -187,12 +184,15 @@ class Line:
 
 
 def lay_down_work(folder: Path, images: int, rounds: int) -> Work:
-    """Write what all peers read: images of a few bright squares for each class, batch orders, first weights."""
+    """Write what all peers read: a picture for each class, batch orders, first weights.
+
+    Images of one class are all alike. With noise on them some of the many max-pools would be nearly tied, one
+    rounding would then choose another winner, and peers that compute the same would part by a thousandth.
+    """
     draw = np.random.default_rng(SEED)
     labels = draw.integers(0, CLASSES, (SILOS, images))
     squares = draw.integers(0, 2, (CLASSES, SHAPE[0], 4, 4), dtype=np.uint8)
-    patterns = np.kron(squares, np.full((SHAPE[1] // 4, SHAPE[2] // 4), 200, dtype=np.uint8))
-    pixels = draw.integers(0, 56, (SILOS, images, *SHAPE), dtype=np.uint8) + patterns[labels]
+    pictures = np.kron(squares, np.full((SHAPE[1] // 4, SHAPE[2] // 4), 200, dtype=np.uint8))
     orders = [
         [
             torch.randperm(images, generator=torch_stream(SEED, "batches", silo, round))
@@ -200,7 +200,7 @@ def lay_down_work(folder: Path, images: int, rounds: int) -> Work:
         ]
         for round in range(rounds)
     ]
-    np.savez(folder / "work.npz", pixels=pixels, labels=labels, orders=np.array(orders))
+    np.savez(folder / "work.npz", pixels=pictures[labels], labels=labels, orders=np.array(orders))
     torch.manual_seed(SEED)
     model = build_model()
     for weight in model.parameters():
@@ -226,21 +226,10 @@ def make_environment(folder: Path, requirement: str) -> Path:
     """Install a peer into a virtual environment, if that is not done yet, and give its Python."""
     python, ready = folder / "bin" / "python", folder / f"ready for {requirement}"
     if not ready.exists():
-        install = [
-            str(python),
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--constraint",
-            str(HERE.parent / "constraints.txt"),
-        ]
+        make = [sys.executable, "-m", "venv", str(folder)]
+        install = [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(CONSTRAINTS)]
         # torch first: the pinned build is then already there when the peer asks for one
-        for command in (
-            [sys.executable, "-m", "venv", str(folder)],
-            [*install, "torch"],
-            [*install, requirement],
-        ):
+        for command in (make, [*install, "torch"], [*install, requirement]):
             subprocess.run(command, check=True, capture_output=True, text=True)
         ready.touch()
     return python
@@ -287,6 +276,9 @@ class Comparison:
         self._folder, self._rounds = folder, rounds
         self.work = lay_down_work(folder, images, rounds)
         self.lines = {name: Line(name) for name in PEERS if name in names}
+        for name, versions in ("plain", {}), ("feddig", {"feddig": __version__}):
+            if name in self.lines:
+                self.lines[name].versions = {**versions, "torch": torch.__version__}
         self.blocks: list[float] = []
         """The plain loop's median round, each time it ran: this shows how the machine drifts."""
         self.losses: list[float] = []
@@ -305,7 +297,7 @@ class Comparison:
 
     def measure(self) -> None:
         """Run every peer once, and the plain loop between them."""
-        before = self._measure_here([name for name in MAKERS if name in self.lines])
+        before = self._measure_here(with_feddig="feddig" in self.lines)
         for name, python in list(self._pythons.items()):
             line = self.lines[name]
             try:
@@ -313,26 +305,23 @@ class Comparison:
             except (subprocess.SubprocessError, OSError) as error:
                 self._fail(name, "did not run", error)
                 continue
-            after = self._measure_here(["plain"])
+            after = self._measure_here(with_feddig=False)
             seconds, line.versions = result["seconds"], result["versions"]
             line.runs.append(Run(seconds[0], seconds[1:], [*before, *after]))
             self._compare(line, read_weights(self._folder / f"{name}.npz"))
             before = after
 
-    def _measure_here(self, names: Sequence[str]) -> Sequence[float]:
+    def _measure_here(self, *, with_feddig: bool) -> Sequence[float]:
         """Run the plain loop, alone or in turns with FedDig; give the seconds of the plain loop's later rounds."""
-        peers = [MAKERS[name](self.work) for name in names]
-        seconds = take_turns(peers, self._rounds)
+        plain = PlainLoop(self.work)
+        peers: dict[str, Peer] = {"plain": plain} | ({"feddig": FedDig(self.work)} if with_feddig else {})
+        seconds = take_turns(list(peers.values()), self._rounds)
         beside = seconds[0][1:]
-        self._plain_weights, self.losses = peers[0].weights(), peers[0].losses
-        for name, peer, each in zip(names, peers, seconds, strict=True):
-            line = self.lines[name]
-            line.versions = {"torch": torch.__version__} | (
-                {"feddig": __version__} if name == "feddig" else {}
-            )
-            line.runs.append(Run(each[0], each[1:], beside))
-            self._compare(line, peer.weights())
+        self._plain_weights, self.losses = plain.weights(), plain.losses
         self.blocks.append(statistics.median(beside))
+        for (name, peer), each in zip(peers.items(), seconds, strict=True):
+            self.lines[name].runs.append(Run(each[0], each[1:], beside))
+            self._compare(self.lines[name], peer.weights())
         return beside
 
     def _compare(self, line: Line, weights: Sequence[Tensor]) -> None:
@@ -341,38 +330,32 @@ class Comparison:
 
     def _fail(self, name: str, what: str, error: Exception) -> None:
         said = str(getattr(error, "stderr", None) or error).strip().splitlines()
-        self.lines[name].failure = f"{what}: {said[-1]}"
+        reason = next((line for line in said if line.startswith("ERROR: ")), said[-1])
+        self.lines[name].failure = f"{what}: {reason.removeprefix('ERROR: ')}"
         self._pythons.pop(name, None)
 
 
-def as_table(rows: Sequence[dict[str, Any]], title: str, caption: str) -> Table:
-    """Build the table for a terminal."""
-    table = Table(title=title, caption=caption)
-    table.add_column("peer")
-    for name in (
-        "s a round",
-        "least to most",
-        "times plain",
-        "over runs",
-        "first round (s)",
-        "weights differ by",
-    ):
-        table.add_column(name, justify="right")
+def as_table(rows: Sequence[dict[str, Any]], title: str, caption: Sequence[str]) -> Table:
+    """Build the table for a terminal; a peer that could not run has a row too, and its reason stands below."""
+    failures = [f"{row['peer']} {row['failure']}" for row in rows if row["failure"]]
+    table = Table(title=title, caption="\n".join([*caption, *failures]), caption_justify="left")
+    for name in ("peer", "s a round", "range", "to plain", "over runs", "first", "differs"):
+        table.add_column(name, justify="left" if name == "peer" else "right")
     for row in rows:
-        version = row["versions"].get(row["peer"], "")
-        if row["failure"]:
-            table.add_row(row["peer"], row["failure"])
-            continue
-        table.add_row(
-            f"{row['peer']} {version}".strip(),
-            f"{row['seconds']:.3f}",
-            f"{row['least']:.3f} to {row['most']:.3f}",
-            f"{row['ratio_to_plain']:.3f}",
-            f"{row['ratio_least']:.3f} to {row['ratio_most']:.3f}",
-            f"{row['first_round']:.2f}",
-            f"{row['difference']:.1e}",
-        )
+        table.add_row(row["peer"], *([row["failure"].split(":")[0]] if row["failure"] else cells(row)))
     return table
+
+
+def cells(row: dict[str, Any]) -> list[str]:
+    """Spell a peer's figures."""
+    return [
+        f"{row['seconds']:.3f}",
+        f"{row['least']:.3f}-{row['most']:.3f}",
+        f"{row['ratio_to_plain']:.3f}",
+        f"{row['ratio_least']:.3f}-{row['ratio_most']:.3f}",
+        f"{row['first_round']:.2f}",
+        f"{row['difference']:.0e}",
+    ]
 
 
 def main() -> None:
@@ -395,6 +378,8 @@ def main() -> None:
     if names - set(PEERS) or options.rounds < 2:
         parser.error("--peers: choose of plain,feddig,flower,pfl; --rounds: at least 2")
     torch.set_num_threads(THREADS)
+    # as an exception, so that a peer in another process is ended too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     options.work.mkdir(parents=True, exist_ok=True)
     comparison = Comparison(sorted(names), options.work, options.images, options.rounds)
     comparison.prepare()
@@ -403,9 +388,13 @@ def main() -> None:
     rows = [line.figures() for line in comparison.lines.values()]
     device = f"{describe_device(torch.device('cpu'))}, {torch.backends.cpu.get_cpu_capability()}"
     parameters = sum(tensor.numel() for tensor in comparison.work.initial)
+    versions = {name: version for row in rows for name, version in row["versions"].items()}
+    caption = [
+        device,
+        ", ".join(f"{name} {version}" for name, version in versions.items()),
+        f"plain loop each time it ran: {', '.join(f'{one:.3f}' for one in comparison.blocks)} s",
+    ]
     title = f"{SILOS} silos x {options.images:,} images, {parameters:,} parameters, batch {BATCH}, fp32"
-    blocks = ", ".join(f"{one:.3f}" for one in comparison.blocks)
-    caption = f"{device}; torch {torch.__version__}; plain loop each time it ran: {blocks} s"
     Console().print(as_table(rows, title, caption))
     if options.out:
         result = {
@@ -419,7 +408,7 @@ def main() -> None:
             "momentum": MOMENTUM,
             "rounds": options.rounds,
             "device": device,
-            "versions": {"torch": torch.__version__, "python": platform.python_version()},
+            "versions": {"python": platform.python_version()} | versions,
             "plain_losses": comparison.losses,
             "plain_blocks": comparison.blocks,
             "rows": rows,

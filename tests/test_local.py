@@ -121,16 +121,15 @@ def test_steps_count_instead_of_epochs_when_given(steps: int) -> None:
     assert [len(batch) for batch in drawn] == [4, 4, 2, 4, 4, 2, 4][:steps]
 
 
-def test_a_budget_takes_so_many_samples_and_others_in_the_next_pass() -> None:
-    drawn = list(batches(100, 4, Effort(epochs=2, at_most=10), torch_stream(0)))
+def test_a_pass_takes_what_is_drawn_for_it() -> None:
+    def draw(stream: torch.Generator) -> Tensor:
+        return torch.randperm(100, generator=stream)[:10]
+
+    drawn = batches(100, 4, Effort(epochs=2, draw=draw), torch_stream(0))
     assert [len(batch) for batch in drawn] == [4, 4, 2, 4, 4, 2]
     first, second = (set(torch.cat(part).tolist()) for part in (drawn[:3], drawn[3:]))
     assert len(first) == len(second) == 10
     assert first != second
-
-
-def test_a_budget_above_the_number_of_samples_takes_them_all() -> None:
-    assert len(torch.cat(list(batches(7, 4, Effort(at_most=10), torch_stream(0))))) == 7
 
 
 def test_a_silo_smaller_than_a_batch_takes_one_step() -> None:

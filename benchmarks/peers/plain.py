@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 SILOS, CLASSES, SHAPE = 4, 62, (1, 32, 32)
-BATCH, LEARNING_RATE, MOMENTUM = 256, 0.05, 0.9
+BATCH, LEARNING_RATE, MOMENTUM = 256, 0.01, 0.9
 THREADS = 2
 
 

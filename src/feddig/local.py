@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -24,8 +24,8 @@ class Effort:
 
     epochs: int = 1
     steps: int = 0
-    at_most: int = 0
-    """Samples drawn for a pass; 0: all of them."""
+    draw: Callable[[torch.Generator], Tensor] | None = None
+    """Draws the places of a pass, in order; left out: all of them, shuffled."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,7 @@ def passes(count: int, size: int, effort: Effort, stream: torch.Generator) -> It
     for number in itertools.count():
         if not (left if effort.steps else number < effort.epochs):
             return
-        order = torch.randperm(count, generator=stream)
-        order = order[: effort.at_most] if effort.at_most else order
+        order = effort.draw(stream) if effort.draw else torch.randperm(count, generator=stream)
         order = order[: left * size] if effort.steps else order
         yield order
         left -= -(-len(order) // size)

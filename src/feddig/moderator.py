@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from feddig.algorithms import Algorithm, Memory, Round
+from feddig.budget import draw_fairly
 from feddig.digest import Digest, check_digest
 from feddig.errors import DivergenceError, FileFormatError
 from feddig.lanes import Done, Lane, Lanes
@@ -154,7 +156,7 @@ class Moderator:
             Trainee(lane.network, joint_lr),
             Samples(self._to_train_on),
             self._training,
-            effort=Effort(settings.joint_epochs, settings.joint_steps, settings.digest_budget),
+            effort=Effort(settings.joint_epochs, settings.joint_steps, self._within_budget()),
             stream=(self._seed, "joint", round),
             companions=[Trainee(self.guidance_producer, settings.guidance_lr or joint_lr)],
             recorder=lane.recorder,
@@ -162,6 +164,15 @@ class Moderator:
         )
         self.weights = lane.network.weights()
         return trained
+
+    def _within_budget(self) -> Callable[[torch.Generator], Tensor] | None:
+        """Give what draws the digests of a pass, if the joint update is not to see them all."""
+        budget, held = self._settings.digest_budget, [self.digests[silo] for silo in sorted(self.digests)]
+        if not budget or budget >= sum(map(len, held)):
+            return None
+        silos = np.repeat(sorted(self.digests), [len(digest) for digest in held])
+        classes = np.concatenate([digest.labels.argmax(1).cpu().numpy() for digest in held])
+        return lambda stream: draw_fairly(silos, classes, budget, stream)
 
     def _pool_digests(self) -> None:
         """Put the held digests together as samples, if that is not done yet."""

@@ -159,7 +159,9 @@ class ModeratorSettings:
     joint_steps: int = setting(0, "steps of a joint update, instead of epochs; 0: by epochs", least=0)
     joint_lr: float | None = setting(None, "learning rate of M there; left out: training.lr", above=0)
     guidance_lr: float | None = setting(None, "learning rate of P_G there; left out: joint_lr", above=0)
-    digest_budget: int = setting(0, "digests drawn anew for each pass of a joint update; 0: all", least=0)
+    digest_budget: int = setting(
+        0, "digests in a pass of a joint update, drawn fairly over silos and classes; 0: all", least=0
+    )
 
 
 @dataclass(frozen=True)

@@ -30,17 +30,14 @@ def _convolve_pool(
     images, weight, bias, out, winner, total, height, width,
     INPUTS: tl.constexpr, TAPS: tl.constexpr, OUTPUTS: tl.constexpr, PLACES: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Convolve, pool and apply ReLU for some places; a tap is one number under the 3x3 kernel, in one channel."""
+    """Convolve, pool and apply ReLU for some places; a tap is one number under the 3x3 kernel."""
     place = tl.program_id(0) * PLACES + tl.arange(0, PLACES)
     channel = tl.arange(0, OUTPUTS)
     tap = tl.arange(0, TAPS)
     image, y, x = _locate(place, height, width)
-    source, tap_y, tap_x = tap // 9, (tap % 9) // 3, tap % 3
+    source, tap_y, tap_x = tap % INPUTS, tap // INPUTS // 3, tap // INPUTS % 3
     real = tap < INPUTS * 9
-    kernel = tl.load(
-        weight + channel[None, :] * (INPUTS * 9) + ((tap % 9) * INPUTS + source)[:, None],
-        mask=real[:, None], other=0.0,
-    )  # fmt: skip
+    kernel = tl.load(weight + channel[None, :] * (INPUTS * 9) + tap[:, None], mask=real[:, None], other=0.0)
     best = tl.full((PLACES, OUTPUTS), float("-inf"), tl.float32)
     won = tl.zeros((PLACES, OUTPUTS), tl.int32)
     for pixel in tl.static_range(4):
@@ -88,7 +85,7 @@ def _weight_gradient(
     """Sum each program's share of the gradient of weight and bias; the bias is a tap that always sees 1."""
     channel = tl.arange(0, OUTPUTS)
     tap = tl.arange(0, TAPS)
-    source, tap_y, tap_x = tap // 9, (tap % 9) // 3, tap % 3
+    source, tap_y, tap_x = tap % INPUTS, tap // INPUTS // 3, tap // INPUTS % 3
     real = tap < INPUTS * 9
     total_sum = tl.zeros((TAPS, OUTPUTS), tl.float32)
     for block in range(tl.program_id(0), tl.cdiv(total, PLACES), programs):
@@ -218,7 +215,7 @@ def convolve_pool_gradients(
         inputs, taps, outputs, places, precision, num_warps=4,
     )  # fmt: skip
     summed = _sum_rows(sums)
-    weight_gradient = summed[: inputs * 9].view(inputs, 3, 3, outputs).permute(3, 0, 1, 2)
+    weight_gradient = summed[: inputs * 9].view(3, 3, inputs, outputs).permute(3, 2, 0, 1)
     image_gradient = None
     if of_images:
         image_gradient = torch.empty_like(images)

@@ -1,0 +1,43 @@
+"""The benchmarks run: small enough for seconds, they say nothing about speed."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+def run_benchmark(name: str, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(BENCHMARKS / f"{name}.py"), *arguments],
+        env={**os.environ, "OMP_WAIT_POLICY": "passive"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return done.stdout
+
+
+def test_the_plain_loop_and_the_library_train_to_the_same_weights(tmp_path: Path) -> None:
+    out = tmp_path / "peers.json"
+    small = ("--images", "40", "--rounds", "2", "--repeats", "1")
+    said = run_benchmark(
+        "peers", "--peers", "plain,feddig", *small, "--work", str(tmp_path), "--out", str(out)
+    )
+    plain, feddig = json.loads(out.read_text())["rows"]
+    assert plain["peer"] == "plain"
+    assert feddig["peer"] == "feddig"
+    assert feddig["difference"] < 1e-4
+    assert feddig["ratio_to_plain"] > 0
+    assert "to plain" in said
+
+
+def test_the_papers_round_prints_a_line_for_each_case() -> None:
+    said = run_benchmark(
+        "paper_round", "--images", "400", "--repeats", "1", "--device", "cpu", "--only", "fedavg"
+    )
+    assert [line.split("  ")[0] for line in said.splitlines()] == ["fedavg, ordinary eager loop", "fedavg"]
