@@ -328,6 +328,7 @@ def test_a_row_of_metrics_has_the_fields_of_the_contract(feddig_run: Path) -> No
             "seconds_silos",
             "seconds_recall",
             "seconds_joint",
+            "seconds_preparing",
         ]
         assert row["round"] == number
         assert 0 <= row["test_accuracy"] <= 100
@@ -489,7 +490,7 @@ def test_a_summary_of_an_older_format_is_refused_by_name(tmp_path: Path) -> None
 
 
 def test_the_fields_left_out_of_comparisons_are_the_times_and_nothing_else() -> None:
-    assert TIMES == ("seconds", "seconds_silos", "seconds_recall", "seconds_joint")
+    assert TIMES == ("seconds", "seconds_silos", "seconds_recall", "seconds_joint", "seconds_preparing")
 
 
 # --- against numbers that were committed

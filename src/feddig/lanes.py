@@ -47,10 +47,16 @@ class Lanes:
     def __init__(self, lanes: Sequence[Lane]) -> None:
         self.first = lanes[0]
         self.count = len(lanes)
+        self._recorders = [lane.recorder for lane in lanes if lane.recorder is not None]
         self._free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
         for lane in lanes:
             self._free.put(lane)
         self._threads = ThreadPoolExecutor(len(lanes), "lane") if self.first.stream is not None else None
+
+    @property
+    def seconds_preparing(self) -> float:
+        """What compiling and recording took so far: paid once in a process, before a kind of step is first taken."""
+        return sum(recorder.seconds for recorder in self._recorders)
 
     def submit(self, job: Callable[[Lane], Result]) -> Future[Done[Result]]:
         """Start a job; on a CPU it is done when this returns."""

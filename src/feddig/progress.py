@@ -45,7 +45,7 @@ class Lines:
 
     def __init__(self, console: Console) -> None:
         self._console, self._rounds, self._left = console, 0, 0
-        self._begun = time.perf_counter()
+        self._begun, self._prepared = time.perf_counter(), 0.0
 
     def start(self, experiment: Experiment, done: int, rounds: int, events: Sequence[str]) -> None:
         """Say what starts."""
@@ -56,10 +56,12 @@ class Lines:
     def round(self, row: Mapping[str, Any]) -> None:
         """Say what the round brought."""
         finished = self._left - (self._rounds - 1 - row["round"])
-        left = (time.perf_counter() - self._begun) / max(finished, 1) * (self._left - finished)
+        self._prepared += row["seconds_preparing"]
+        working = time.perf_counter() - self._begun - self._prepared
+        left = working / max(finished, 1) * (self._left - finished)
         self._say(
             f"round {row['round']:>3} of {self._rounds}  accuracy {row['test_accuracy']:5.1f} %  "
-            f"{attendance(row)}  {left:.0f} s left"
+            f"{attendance(row)}{preparation(row)}  {left:.0f} s left"
         )
 
     def stop(self) -> None:
@@ -96,7 +98,9 @@ class Live:
         """Move the bar on."""
         assert self._task is not None
         accuracy = f"{row['test_accuracy']:5.1f} %"
-        self._bar.update(self._task, advance=1, accuracy=accuracy, attendance=attendance(row))
+        self._bar.update(
+            self._task, advance=1, accuracy=accuracy, attendance=attendance(row) + preparation(row)
+        )
 
     def stop(self) -> None:
         """Leave the bar as it stands."""
@@ -119,6 +123,12 @@ def outlook(events: Sequence[str], most: int = 8) -> str:
 def title(experiment: Experiment) -> str:
     """Name a run in a few words."""
     return f"{experiment.algorithm.name}, {experiment.absence.scenario}, seed {experiment.seed}"
+
+
+def preparation(row: Mapping[str, Any]) -> str:
+    """Say what a round's time went on besides training, where that is much."""
+    seconds = row["seconds_preparing"]
+    return f"  (compiling and recording: {seconds:.1f} s, once)" if seconds >= 0.1 else ""
 
 
 def attendance(row: Mapping[str, Any]) -> str:

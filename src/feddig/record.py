@@ -20,7 +20,7 @@ from feddig.files import FORMAT_VERSION, check_version, read_tensors, write_atom
 
 log = logging.getLogger("feddig")
 
-TIMES = ("seconds", "seconds_silos", "seconds_recall", "seconds_joint")
+TIMES = ("seconds", "seconds_silos", "seconds_recall", "seconds_joint", "seconds_preparing")
 """The fields of a metrics row that differ between two runs of the same seed."""
 
 STARTING = ".starting"

@@ -6,6 +6,7 @@ next batch of it. One recording serves every silo that trains on the same source
 
 import logging
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -34,6 +35,8 @@ class Recorder:
     def __init__(self) -> None:
         self._steps: dict[tuple[object, ...], Step] = {}
         self._memory = torch.cuda.graph_pool_handle()
+        self.seconds = 0.0
+        """Spent on compiling and recording so far."""
 
     def step(
         self,
@@ -63,7 +66,9 @@ class Recorder:
         step = RecordedStep(trainees, source, training, correction)
         try:
             with _one_at_a_time:
+                started = time.perf_counter()
                 step.record(self._memory)
+                self.seconds += time.perf_counter() - started
         except RuntimeError as error:
             # torch raises nothing finer when a network asks the CPU for something in mid-step
             log.warning("a network cannot be recorded (%s); it is trained step by step", first_line(error))

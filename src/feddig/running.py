@@ -94,7 +94,7 @@ def _go_on(
         board = _tensorboard(simulation.experiment, folder)
         last = rounds if until is None else min(until, rounds)
         progress.start(simulation.experiment, done, last, simulation.absence.events())
-        started = time.perf_counter()
+        started, prepared = time.perf_counter(), 0.0
         steps = run_rounds(
             simulation.moderator,
             simulation.engine(_digest_keeper(simulation, folder)),
@@ -106,6 +106,8 @@ def _go_on(
             for result in steps:
                 row = _measure(simulation, result)
                 row["seconds"], started = time.perf_counter() - started, time.perf_counter()
+                row["seconds_preparing"] = simulation.lanes.seconds_preparing - prepared
+                prepared = simulation.lanes.seconds_preparing
                 folder.append_metrics(row)
                 folder.write_checkpoint(
                     result.round + 1, simulation.moderator.state(), simulation.moderator.digests, inputs
@@ -196,6 +198,7 @@ def _measure(simulation: Simulation, result: RoundResult) -> dict[str, Any]:
         "seconds_silos": result.seconds_silos,
         "seconds_recall": result.seconds_recall,
         "seconds_joint": result.seconds_joint,
+        "seconds_preparing": 0.0,
     }
 
 
