@@ -13,7 +13,7 @@ import platform
 import statistics
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -94,6 +94,7 @@ class Federation:
         *,
         shares: tuple[float, ...] = SHARES,
         rounds: int = 100,
+        times_digests: int = 1,
     ) -> None:
         recipe = read_recipe(case.algorithm)
         training = TrainingSettings(rounds=rounds, precision=precision)
@@ -124,7 +125,12 @@ class Federation:
 
         def digest_of(silo: Silo):
             assert encoder is not None
-            return silo.make_digest(encoder, CLASSES, DigestSettings(), PrivacySettings())
+            digest = silo.make_digest(encoder, CLASSES, DigestSettings(), PrivacySettings())
+            features, labels = (
+                tensor.repeat(times_digests, *[1] * (tensor.dim() - 1))
+                for tensor in (digest.features, digest.labels)
+            )
+            return replace(digest, features=features, labels=labels)
 
         engine = InProcessEngine(self.silos, Absence(present), lanes, digest_of)
         self._rounds: Iterator[RoundResult] = run_rounds(self.moderator, engine, recipe, range(rounds))

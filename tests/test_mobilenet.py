@@ -390,7 +390,7 @@ def test_the_command_writes_an_encoder(
         again = import_mobilenet(weights, enlarge).eval()
         images = torch.rand(2, *COLOUR)
         with torch.no_grad():
-            assert torch.equal(encoder(images), again(images))
+            torch.testing.assert_close(encoder(images), again(images), rtol=1e-4, atol=1e-4)
         assert read_tensors(out, "encoder")[1]["source"] == weights.name
         sizes.append(out.stat().st_size)
     assert sizes[0] < 0.51 * sizes[1], "float16 stays float16"

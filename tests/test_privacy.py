@@ -70,9 +70,11 @@ def test_normal_noise_of_the_same_variance_would_be_noticed() -> None:
 def test_noise_by_hand() -> None:
     """Half of the exponential lies below ln 2; a second draw below one half turns the sign."""
 
+    draws = iter([[0.5, 0.5, 0.0], [0.49, 0.5, 0.3]])
+
     def uniforms(count: int) -> np.ndarray:
-        assert count == 6
-        return np.array([0.5, 0.5, 0.0, 0.49, 0.5, 0.3])
+        assert count == 3
+        return np.array(next(draws))
 
     noise = laplace_noise(torch.Size([3]), 2.0, uniforms)
     assert noise.tolist() == pytest.approx([-2 * math.log(2), 2 * math.log(2), 0.0])

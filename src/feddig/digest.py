@@ -7,7 +7,7 @@ the noise is in the digest.
 import json
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -113,17 +113,15 @@ def make_digest(
 ) -> Digest:
     """Make a silo's digest from its encoded training samples r and their labels; `encoder` is P_R's hash."""
     spd = settings.samples_per_digest
-    features, labels = features.float().cpu(), labels.cpu()
+    features, labels = features.float(), labels.cpu()
     if len(labels) and not bool(torch.isfinite(features).all()):
         raise DataError(
             f"silo {silo}: the encoder gives values that are not finite numbers; check its images"
         )
     check_mixable(silo, labels, settings)
     groups = mix_groups(labels, spd, settings.mixing, _uniforms("mixing", silo, settings, privacy))
-    weights = torch.tensor(settings.weights or [1 / spd] * spd)
-    mixed = torch.einsum("k,nk...->n...", weights, features[groups])
-    one_hot = torch.nn.functional.one_hot(labels[groups], classes).float()
-    soft_labels = torch.einsum("k,nkc->nc", weights, one_hot)
+    weights = list(settings.weights or [1 / spd] * spd)
+    mixed, soft_labels = _mix(features, labels, groups, weights, classes)
     perturbed = add_noise(
         mixed,
         mechanism=privacy.mechanism,
@@ -139,7 +137,7 @@ def make_digest(
     facts: dict[str, str | int | float | list[float]] = {
         "samples_per_digest": spd,
         "mixing": settings.mixing,
-        "weights": list(settings.weights or [1 / spd] * spd),
+        "weights": weights,
         "left_out": len(labels) - groups.numel(),
         "mechanism": privacy.mechanism,
         "epsilon": privacy.epsilon,
@@ -148,6 +146,18 @@ def make_digest(
         "encoder": encoder,
     }
     return Digest(silo, perturbed.features, soft_labels, facts)
+
+
+def _mix(
+    features: Tensor, labels: Tensor, groups: Tensor, weights: Sequence[float], classes: int
+) -> tuple[Tensor, Tensor]:
+    """Add up each group's features and one-hot labels with the weights, one member at a time to save memory."""
+    mixed = features.new_zeros((len(groups), *features.shape[1:]))
+    soft_labels = torch.zeros(len(groups), classes)
+    for member, weight in zip(groups.T, weights, strict=True):
+        mixed.add_(features[member.to(features.device)], alpha=weight)
+        soft_labels[torch.arange(len(groups)), labels[member]] += weight
+    return mixed, soft_labels.to(features.device)
 
 
 def _uniforms(purpose: str, silo: int, settings: DigestSettings, privacy: PrivacySettings) -> Uniforms:

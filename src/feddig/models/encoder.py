@@ -34,7 +34,7 @@ class ConvEncoder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Encode images [batch, channels, height, width] in [0, 1]; both sides are multiples of 4."""
-        edges = self.halve(torch.relu(self.edges(images)))
+        edges = torch.relu(self.halve(self.edges(images)))
         return torch.relu(self.halve(self.summary(edges)))
 
 
@@ -52,6 +52,7 @@ def load_encoder(spec: str, channels: int) -> nn.Module:
             f'{SETTING}: {spec!r} names no encoder; give "default", a .safetensors file '
             'or "package.module:function"'
         )
+    encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # twice as fast on a CPU
     return encoder.eval().requires_grad_(False)
 
 

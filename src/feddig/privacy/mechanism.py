@@ -15,6 +15,9 @@ from torch import Tensor
 
 from feddig.seeds import Uniforms
 
+AT_ONCE = 2**18
+"""Numbers drawn at once: as many as a processor's cache holds."""
+
 
 @dataclass(frozen=True)
 class Perturbed:
@@ -43,9 +46,13 @@ def laplace_scale(largest: float, epsilon: float, scale_size: int) -> float:
 
 def laplace_noise(shape: torch.Size, scale: float, uniforms: Uniforms) -> Tensor:
     """Draw Laplace noise: an exponential size by the inverse of its distribution, and a fair sign."""
-    draws = uniforms(2 * math.prod(shape)).reshape(2, *shape)
-    noise = -scale * np.log1p(-draws[0]) * np.where(draws[1] < 0.5, -1.0, 1.0)
-    return torch.from_numpy(noise.astype(np.float32))
+    noise = np.empty(math.prod(shape), dtype=np.float32)
+    stretches = [slice(start, start + AT_ONCE) for start in range(0, len(noise), AT_ONCE)]
+    for stretch in stretches:
+        noise[stretch] = -scale * np.log1p(-uniforms(len(noise[stretch])))
+    for stretch in stretches:
+        noise[stretch] *= np.where(uniforms(len(noise[stretch])) < 0.5, np.float32(-1), np.float32(1))
+    return torch.from_numpy(noise).view(shape)
 
 
 def record_epsilon_if_public(elements: int, scale_size: int, epsilon: float, heaviest: float) -> float:
