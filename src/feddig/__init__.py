@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from feddig.errors import FedDigError
     from feddig.experiment import Experiment
     from feddig.experiment_file import demo_experiment, read_experiment, write_experiment
+    from feddig.networks import Networks
     from feddig.running import resume, run
-    from feddig.simulation import Networks
 
 _HOMES = {
     "Absence": "absence",
@@ -26,7 +26,7 @@ _HOMES = {
     "Digest": "digest",
     "Experiment": "experiment",
     "FedDigError": "errors",
-    "Networks": "simulation",
+    "Networks": "networks",
     "Partition": "data.partition",
     "dataset_from_arrays": "data.datasets",
     "demo_experiment": "experiment_file",

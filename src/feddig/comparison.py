@@ -21,11 +21,11 @@ from feddig.experiment import Experiment
 from feddig.experiment_file import write_experiment
 from feddig.files import write_atomically
 from feddig.layout import Layout, lay_out
+from feddig.networks import Networks
 from feddig.progress import Progress
 from feddig.recipe import Recipe
 from feddig.record import ResultsFolder
 from feddig.running import resume, run
-from feddig.simulation import Networks
 
 log = logging.getLogger("feddig")
 

@@ -18,16 +18,18 @@ from feddig._version import __version__
 from feddig.data.datasets import Dataset
 from feddig.device import describe_device
 from feddig.digest import Digest, check_digest
+from feddig.engines.base import Engine
 from feddig.errors import FedDigError, FileFormatError, first_line
 from feddig.evaluation import accuracy
 from feddig.experiment import Experiment
 from feddig.files import FORMAT_VERSION
+from feddig.networks import Networks
 from feddig.privacy.mechanism import guarantee
 from feddig.progress import Progress, Silent
 from feddig.record import ResultsFolder
 from feddig.report.figures import draw_run
 from feddig.silo import Silo
-from feddig.simulation import Networks, Simulation, build_simulation
+from feddig.simulation import Simulation, build_simulation
 from feddig.summary import accuracy_measures
 from feddig.training import RoundResult, run_rounds
 
@@ -37,6 +39,9 @@ except ImportError:
     fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger("feddig")
+
+Connect = Callable[[Simulation, ResultsFolder], Engine]
+"""Gives the engine that reaches a simulation's silos, and keeps their digests in the folder."""
 
 
 def run(
@@ -48,10 +53,12 @@ def run(
     networks: Networks | None = None,
     progress: Progress | None = None,
     until: int | None = None,
+    connect: Connect | None = None,
 ) -> dict[str, Any]:
     """Run an experiment into the new folder `out` and give its summary.
 
-    `dataset` and `networks` replace what the experiment names; `until` stops after so many rounds, to be resumed.
+    `dataset` and `networks` replace what the experiment names; `until` stops after so many rounds, to be resumed;
+    `connect` gives another engine than the one that runs the silos in this process.
     """
     simulation = build_simulation(experiment, device=device, dataset=dataset, networks=networks)
     folder = ResultsFolder(Path(out))
@@ -59,7 +66,7 @@ def run(
     folder.check_space(_space(simulation))
     folder.claim()
     folder.write_setting(simulation.experiment, simulation.partition.to_csv(), simulation.absence.to_csv())
-    return _go_on(simulation, folder, progress or Silent(), until)
+    return _go_on(simulation, folder, progress or Silent(), until, connect or _in_process)
 
 
 def resume(
@@ -70,6 +77,7 @@ def resume(
     networks: Networks | None = None,
     progress: Progress | None = None,
     until: int | None = None,
+    connect: Connect | None = None,
 ) -> dict[str, Any]:
     """Go on with the run in `out` from its last checkpoint; a finished one just gives its summary."""
     folder = ResultsFolder(Path(out))
@@ -79,11 +87,11 @@ def resume(
     folder.check_setting(simulation.partition.to_csv(), simulation.absence.to_csv())
     _check_tensorboard(simulation.experiment)
     folder.check_space(_space(simulation))
-    return _go_on(simulation, folder, progress or Silent(), until)
+    return _go_on(simulation, folder, progress or Silent(), until, connect or _in_process)
 
 
 def _go_on(
-    simulation: Simulation, folder: ResultsFolder, progress: Progress, until: int | None
+    simulation: Simulation, folder: ResultsFolder, progress: Progress, until: int | None, connect: Connect
 ) -> dict[str, Any]:
     """Train from the checkpoint (or from the start) to the end, recording each round."""
     with _log_file(folder):
@@ -97,7 +105,7 @@ def _go_on(
         started, prepared = time.perf_counter(), 0.0
         steps = run_rounds(
             simulation.moderator,
-            simulation.engine(_digest_keeper(simulation, folder)),
+            connect(simulation, folder),
             recipe,
             range(done, last),
             frozen_from=simulation.absence.first_leave(),
@@ -143,6 +151,10 @@ def _restore(simulation: Simulation, folder: ResultsFolder, inputs: Mapping[str,
     simulation.moderator.hold(checkpoint.digests.values())
     folder.rewind(checkpoint.rounds)
     return checkpoint.rounds
+
+
+def _in_process(simulation: Simulation, folder: ResultsFolder) -> Engine:
+    return simulation.engine(_digest_keeper(simulation, folder))
 
 
 def _digest_keeper(simulation: Simulation, folder: ResultsFolder) -> Callable[[Silo], Digest]:

@@ -142,6 +142,11 @@ class RawSamples(Samples):
     def __init__(self, source: ImageSource, rows: np.ndarray) -> None:
         super().__init__(source, torch.from_numpy(rows.astype(np.int64)).to(source.device))
 
+    @classmethod
+    def all_of(cls, source: ImageSource) -> Self:
+        """Give all images of a source."""
+        return cls(source, np.arange(len(source)))
+
     @property
     def labels(self) -> Tensor:
         """Class numbers."""

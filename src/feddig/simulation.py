@@ -1,14 +1,11 @@
 """From an experiment to a federation in this process: data, silos, moderator, engine."""
 
-import copy
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
 
 from feddig.absence import Absence
 from feddig.data.datasets import Dataset
@@ -16,39 +13,21 @@ from feddig.data.partition import Partition
 from feddig.device import choose_device
 from feddig.digest import Digest, check_mixable
 from feddig.engines.in_process import InProcessEngine
-from feddig.errors import SettingError
 from feddig.experiment import Experiment
 from feddig.lanes import Lanes, build_lanes
 from feddig.layout import Layout, lay_out
-from feddig.models.check import check_networks
-from feddig.models.classifier import SIZES, build_classifier
-from feddig.models.encoder import encoder_hash, feature_shape, load_encoder
+from feddig.models.encoder import encoder_hash
 from feddig.models.flat import FlatNetwork
-from feddig.models.guidance import build_guidance
 from feddig.moderator import Moderator
+from feddig.networks import Networks, build_networks
 from feddig.precision import prepare_device
 from feddig.samples import ImageSource, RawSamples, padded_shape
-from feddig.seeds import derive
 from feddig.silo import Silo
 
 log = logging.getLogger("feddig")
 
 WORTH_RECORDING = 2000
 """Steps in a run from which on a GPU compiling kernels and recording steps (seconds) pays back (2 ms a step)."""
-
-
-@dataclass(frozen=True)
-class Networks:
-    """A user's own networks, in place of those the experiment names. They are copied, never changed."""
-
-    encoder: nn.Module | None = None
-    """P_R: image to non-negative feature; fixed."""
-    guidance: nn.Module | None = None
-    """P_G: feature to something shaped like an image."""
-    classifier: nn.Module | None = None
-    """M: called with (image) or (image, feature), gives logits."""
-    raw_extractor: nn.Module | None = None
-    """F_R inside the named classifier."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +81,7 @@ def build_simulation(
         torch.set_num_threads(training.threads)
     image_shape = padded_shape(dataset.train)
 
-    encoder, classifier, guidance = _networks(
+    encoder, classifier, guidance = build_networks(
         experiment, image_shape, dataset.classes, networks or Networks()
     )
     encoder = encoder.to(place) if encoder is not None else None
@@ -169,41 +148,3 @@ def _steps(layout: Layout) -> int:
     training = layout.experiment.training
     a_pass = sum(-(-len(rows) // training.batch) for rows in layout.training_rows())
     return a_pass * training.local_epochs * training.rounds
-
-
-def _networks(
-    experiment: Experiment, image_shape: tuple[int, int, int], classes: int, given: Networks
-) -> tuple[nn.Module | None, nn.Module, nn.Module | None]:
-    """Build P_R, M and P_G as far as the algorithm needs them, and check that they fit together."""
-    recipe, model = experiment.recipe, experiment.model
-    given = copy.deepcopy(given)
-    encoder, guidance, code = None, None, None
-    if recipe.sees_features:
-        encoder = given.encoder
-        if encoder is None:
-            encoder = load_encoder(experiment.digest.encoder, image_shape[0])
-        encoder = encoder.eval().requires_grad_(False)
-        code = feature_shape(encoder, image_shape)
-    classifier = given.classifier
-    if given.raw_extractor is not None and (classifier is not None or model.classifier not in SIZES):
-        raise SettingError(
-            "Networks.raw_extractor: goes into a named classifier; a classifier of your own has its own"
-        )
-    if classifier is None:
-        with _initial_weights(experiment, "classifier"):
-            classifier = build_classifier(model.classifier, image_shape, classes, code, given.raw_extractor)
-    if recipe.collects_digests and code is not None:
-        guidance = given.guidance
-        if guidance is None:
-            with _initial_weights(experiment, "guidance"):
-                guidance = build_guidance(model.guidance, code, image_shape)
-    check_networks(classifier, guidance, image_shape=image_shape, feature_shape=code, classes=classes)
-    return encoder, classifier, guidance
-
-
-@contextmanager
-def _initial_weights(experiment: Experiment, name: str) -> Iterator[None]:
-    """Draw a network's initial weights from its own stream, and leave torch's global one as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(experiment.seed, "initial weights", name))
-        yield

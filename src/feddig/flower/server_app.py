@@ -1,0 +1,43 @@
+"""The moderator's side on Flower: a ServerApp that runs our own round loop over the grid.
+
+Run configuration: `experiment` (a TOML file; left out: the demo's), `out` (the results folder; one that was begun is
+gone on with), `deadline` (seconds until a silo that has not replied counts as absent).
+"""
+
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from feddig.experiment import Experiment
+from feddig.experiment_file import demo_experiment, read_experiment, write_experiment
+from feddig.flower.engine import GridEngine
+from feddig.record import ResultsFolder
+from feddig.running import resume, run
+from feddig.simulation import Simulation
+
+DEADLINE = 600.0
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the experiment that the run configuration names."""
+    config = context.run_config
+    experiment = read_experiment(str(config["experiment"])) if config.get("experiment") else demo_experiment()
+    out = Path(str(config.get("out") or "results/flower"))
+    moderate(grid, experiment, out, deadline=float(config.get("deadline") or DEADLINE))
+
+
+def moderate(grid: Grid, experiment: Experiment, out: Path, *, deadline: float = DEADLINE) -> dict[str, Any]:
+    """Run an experiment over the grid, or go on with it, and give its summary."""
+
+    def connect(simulation: Simulation, folder: ResultsFolder) -> GridEngine:
+        text = write_experiment(simulation.experiment)
+        return GridEngine(grid, simulation.absence, folder, experiment=text, deadline=deadline)
+
+    if ResultsFolder(out).started:
+        return resume(out, connect=connect)
+    return run(experiment, out, connect=connect)

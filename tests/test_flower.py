@@ -1,0 +1,79 @@
+"""FedDig on Flower's own engines: the same run, to the last digit that matters."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+from feddig import run
+from feddig.experiment_file import experiment_from_table
+
+pytest.importorskip("flwr", reason="needs the extra `flower`")
+
+pytestmark = pytest.mark.flower
+
+BASES = ("fedavg", "fedprox", "fednova", "feddyn", "adabest")
+
+EXPERIMENT = {
+    "data": {"name": "fashion-mini", "limit": 400},
+    "absence": {"scenario": "sequential"},
+    "model": {"classifier": "small"},
+    "training": {"rounds": 3, "batch": 32, "lr": 0.003, "threads": 1},
+}
+
+# in a process of its own, as Ray leaves threads and handlers behind
+SCRIPT = """
+import sys
+from pathlib import Path
+from flwr.serverapp import ServerApp
+from flwr.simulation import run_simulation
+from feddig.experiment_file import read_experiment
+from feddig.flower.client_app import app as client
+from feddig.flower.server_app import moderate
+
+server = ServerApp()
+
+@server.main()
+def main(grid, context):
+    for file in sys.argv[1:]:
+        moderate(grid, read_experiment(file), Path(file).with_suffix(""), deadline=120)
+
+resources = {"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 2}}
+run_simulation(server, client, num_supernodes=4, backend_config=resources)
+"""
+
+
+@pytest.fixture
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
+    monkeypatch.setenv("FLWR_DISABLE_UPDATE_CHECK", "1")
+    monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+
+
+@pytest.mark.usefixtures("quiet")
+def test_every_algorithm_gives_in_flowers_simulation_what_it_gives_in_one_process(tmp_path: Path) -> None:
+    files = []
+    for base in BASES:
+        name = f"feddig+{base}"
+        experiment = experiment_from_table({**EXPERIMENT, "algorithm": {"name": name}})
+        summary = run(experiment, tmp_path / "here" / name, device="cpu")
+        assert summary["rounds"] == 3
+        files.append(tmp_path / f"{name}.toml")
+        files[-1].write_bytes((tmp_path / "here" / name / "experiment.toml").read_bytes())
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, *map(str, files)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    for base in BASES:
+        for file in ("model.safetensors", "guidance.safetensors"):
+            here = load_file(tmp_path / "here" / f"feddig+{base}" / file)
+            there = load_file(tmp_path / f"feddig+{base}" / file)
+            assert here.keys() == there.keys()
+            for name, tensor in here.items():
+                assert float((tensor - there[name]).abs().max()) <= 1e-5

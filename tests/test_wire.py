@@ -1,0 +1,283 @@
+"""Our messages on Flower's wire: what goes in comes out, and nothing else is believed."""
+
+import io
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+flwr = pytest.importorskip("flwr", reason="needs the extra `flower`")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict  # noqa: E402
+
+from feddig.absence import Absence  # noqa: E402
+from feddig.digest import Digest  # noqa: E402
+from feddig.flower.engine import GridEngine  # noqa: E402
+from feddig.flower.wire import (  # noqa: E402
+    WireError,
+    pack_digest,
+    pack_question,
+    pack_reply,
+    pack_request,
+    pack_silo,
+    read_digest_of,
+    read_experiment_text,
+    read_reply,
+    read_request,
+    read_silo,
+)
+from feddig.messages import Reply, Request  # noqa: E402
+
+pytestmark = pytest.mark.flower
+
+SIZE = 5
+REQUEST = Request(2, 7, torch.arange(SIZE) / 3, {"dual": torch.ones(SIZE), "last": torch.tensor(4)})
+REPLY = Reply(2, 7, torch.linspace(-1, 1, SIZE), steps=3, samples=40, loss=0.25, seconds=1.5)
+FACTS: Mapping[str, str | int | float | list[float]] = {
+    "samples_per_digest": 4, "mixing": "random", "weights": [0.25] * 4, "left_out": 1, "mechanism": "none",
+    "epsilon": 0.005, "scale_size": 20000, "random": "seeded", "encoder": "e",
+}  # fmt: skip
+DIGEST = Digest(2, torch.rand(3, 4), torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]]), FACTS)
+
+
+def test_a_request_comes_out_as_it_went_in() -> None:
+    found = read_request(pack_request(REQUEST, "text"), SIZE)
+    assert (found.silo, found.round) == (2, 7)
+    assert torch.equal(found.weights, REQUEST.weights)
+    assert found.state.keys() == REQUEST.state.keys()
+    for name, tensor in REQUEST.state.items():
+        assert torch.equal(found.state[name], tensor)
+        assert found.state[name].dtype == tensor.dtype
+    assert read_experiment_text(pack_question("text")) == "text"
+    assert read_silo(pack_silo(3)) == 3
+
+
+def test_a_reply_comes_out_as_it_went_in() -> None:
+    found = read_reply(pack_reply(REPLY), REQUEST)
+    assert torch.equal(found.update, REPLY.update)
+    assert replace(found, update=REPLY.update) == REPLY
+
+
+def test_a_digest_comes_out_as_it_went_in() -> None:
+    found = read_digest_of(pack_digest(DIGEST), 2)
+    assert torch.equal(found.features, DIGEST.features)
+    assert torch.equal(found.labels, DIGEST.labels)
+    assert found.hash == DIGEST.hash
+
+
+def npy(values: Any, **options: Any) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, values, **options)
+    return stream.getvalue()
+
+
+def with_update(array: Array) -> RecordDict:
+    content = pack_reply(REPLY)
+    content["model"] = ArrayRecord({"update": array})
+    return content
+
+
+def raw(data: bytes, stype: str = "numpy.ndarray") -> Array:
+    return Array("float32", (SIZE,), stype, data)
+
+
+GOOD = npy(np.zeros(SIZE, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (with_update(Array(np.full(SIZE, np.nan, np.float32))), "NaN or infinity"),
+        (with_update(Array(np.full(SIZE, np.inf, np.float32))), "NaN or infinity"),
+        (with_update(Array(np.zeros(SIZE + 1, np.float32))), r"\(6,\)"),
+        (with_update(Array(np.zeros((SIZE, 1), np.float32))), r"\(5, 1\)"),
+        (with_update(Array(np.zeros(SIZE, np.float64))), "not 5 float32 numbers"),
+        (with_update(Array(np.zeros((), np.float32))), "not 5 float32 numbers"),
+        (with_update(Array(np.zeros(SIZE, np.complex64))), "complex64"),
+        (with_update(raw(npy(np.array([{}] * SIZE), allow_pickle=True))), "object"),
+        (with_update(raw(GOOD[:-1])), "cut off"),
+        (with_update(raw(GOOD + b"x")), "too long"),
+        (with_update(raw(b"")), "no numpy array"),
+        (with_update(raw(b"\x80\x04K\x01.")), "no numpy array"),
+        (with_update(raw(bytes(10**6))), "1,000,000 bytes"),
+        (with_update(raw(GOOD, "torch.tensor")), "torch.tensor"),
+        (RecordDict(), "its silo is None"),
+        (pack_reply(replace(REPLY, silo=1)), "silo 1, not 2"),
+        (pack_reply(replace(REPLY, round=6)), "round 6, not 7"),
+        (pack_reply(replace(REPLY, steps=0)), "0 steps"),
+        (pack_reply(replace(REPLY, samples=-3)), "its samples is -3"),
+        (pack_reply(replace(REPLY, loss=float("nan"))), "its loss is nan"),
+    ],
+)
+def test_a_reply_that_is_not_sound_is_refused(content: RecordDict, reason: str) -> None:
+    with pytest.raises(WireError, match=reason):
+        read_reply(content, REQUEST)
+
+
+def test_a_header_that_lies_about_its_shape_takes_no_memory() -> None:
+    lying = GOOD.replace(b"(5,)", b"(9999999999,)".replace(b"9999999999,", b"5e9,"))
+    with pytest.raises(WireError):
+        read_reply(with_update(raw(lying)), REQUEST)
+
+
+def with_file(change: Callable[[bytes], object]) -> RecordDict:
+    packed = pack_digest(DIGEST).config_records["digest"]["file"]
+    assert isinstance(packed, bytes)
+    return RecordDict({"digest": ConfigRecord({"file": change(packed)})})  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (RecordDict(), "no digest file"),
+        (with_file(lambda packed: "text"), "no digest file"),
+        (with_file(lambda packed: packed[: len(packed) // 2]), "."),
+        (with_file(lambda packed: packed[:-2] + bytes([packed[-2] ^ 1]) + packed[-1:]), "hash"),
+        (with_file(lambda packed: b""), "."),
+        (pack_digest(replace(DIGEST, silo=1)), "silo 1, not 2"),
+    ],
+)
+def test_a_digest_that_is_not_sound_is_refused(content: RecordDict, reason: str) -> None:
+    with pytest.raises(WireError, match=reason):
+        read_digest_of(content, 2)
+
+
+# --- the engine, over a grid that does as it is told
+
+
+class FakeGrid:
+    """Nodes 10, 11, 12 are silos 0, 1, 2; `answers` says what each sends back, or None for nothing."""
+
+    def __init__(self, answers: Mapping[int, Callable[[RecordDict], Any] | None]) -> None:
+        self.answers, self.sent, self._waiting = answers, [], {}  # type: ignore[var-annotated]
+
+    def get_node_ids(self) -> list[int]:
+        return [10, 11, 12]
+
+    def create_message(self, content: RecordDict, kind: str, node: int, group: str, ttl: float) -> Any:
+        metadata = type("Metadata", (), {"dst_node_id": node, "message_type": kind, "group_id": group})
+        return type("Message", (), {"content": content, "metadata": metadata})
+
+    def push_messages(self, messages: Iterable[Any]) -> list[str]:
+        ids = []
+        for message in messages:
+            self.sent.append(message)
+            ids.append(f"message {len(self.sent)}")
+            self._waiting[ids[-1]] = message
+        return ids
+
+    def pull_messages(self, ids: Iterable[str]) -> list[Any]:
+        found = []
+        for name in ids:
+            message = self._waiting[name]
+            silo = message.metadata.dst_node_id - 10
+            if message.metadata.message_type == "query.silo":
+                found.append(FakeReply(name, pack_silo(silo)))
+                continue
+            answer = self.answers[silo]
+            if answer is not None:
+                found.append(FakeReply(name, answer(message.content)))
+        return found
+
+
+class FakeReply:
+    """Has of a message what the engine looks at."""
+
+    def __init__(self, reply_to: str, content: Any) -> None:
+        self.metadata = type("Metadata", (), {"reply_to_message_id": reply_to, "src_node_id": 1})
+        self.content, self.error = content, content
+
+    def has_error(self) -> bool:
+        return isinstance(self.content, Error)
+
+
+class Store(dict[int, Digest]):
+    """Keeps digests in memory."""
+
+    def kept_digest(self, silo: int) -> Digest | None:
+        return self.get(silo)
+
+    def keep_digest(self, digest: Digest) -> None:
+        self[digest.silo] = digest
+
+
+def answer_as(silo: int, **changes: Any) -> Callable[[RecordDict], RecordDict]:
+    def answer(content: RecordDict) -> RecordDict:
+        request = read_request(content, SIZE)
+        return pack_reply(replace(REPLY, silo=request.silo, round=request.round, **changes))
+
+    return answer
+
+
+def engine_over(grid: FakeGrid, store: Store | None = None, present: Any = None) -> GridEngine:
+    table = np.ones((3, 9), dtype=bool) if present is None else present
+    store = Store() if store is None else store
+    return GridEngine(grid, Absence(table), store, experiment="text", deadline=0.2)  # type: ignore[arg-type]
+
+
+def requests(round: int = 7) -> list[Request]:
+    return [replace(REQUEST, silo=silo, round=round) for silo in range(3)]
+
+
+def test_replies_come_back_in_the_silos_order() -> None:
+    engine = engine_over(FakeGrid({silo: answer_as(silo) for silo in range(3)}))
+    assert [reply.silo for reply in engine.exchange(requests())] == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        lambda content: Error(5, "gone"),
+        lambda content: RecordDict(),
+        answer_as(1, update=torch.full((SIZE,), float("nan"))),
+        answer_as(1, update=torch.zeros(SIZE + 1)),
+        lambda content: pack_reply(replace(REPLY, silo=1, round=6)),
+        lambda content: pack_reply(replace(REPLY, silo=0, round=7)),
+    ],
+    ids=["silent", "error", "empty", "NaN", "wrong shape", "earlier round", "another silo's name"],
+)
+def test_without_a_valid_reply_by_the_deadline_a_silo_is_absent(
+    answer: Callable[[RecordDict], Any] | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = engine_over(FakeGrid({0: answer_as(0), 1: answer, 2: answer_as(2)}))
+    assert [reply.silo for reply in engine.exchange(requests())] == [0, 2]
+    assert "silo 1, round 7" in caplog.text
+
+
+def test_nobody_there_ends_at_once() -> None:
+    grid = FakeGrid({})
+    engine = engine_over(grid, present=np.zeros((3, 9), dtype=bool))
+    assert engine.exchange(requests()) == []
+    assert engine.collect_digests([0, 1, 2], 7) == []
+    assert len(engine.known_away(requests())) == 3
+    assert not grid.sent
+
+
+def test_digests_are_kept_and_asked_for_once() -> None:
+    store = Store()
+    grid = FakeGrid(
+        {silo: lambda content, silo=silo: pack_digest(replace(DIGEST, silo=silo)) for silo in range(3)}
+    )  # type: ignore[misc]
+    engine = engine_over(grid, store)
+    assert [digest.silo for digest in engine.collect_digests([0, 2], 0)] == [0, 2]
+    assert set(store) == {0, 2}
+    sent = len(grid.sent)
+    assert [digest.silo for digest in engine.collect_digests([0, 2], 1)] == [0, 2]
+    assert len(grid.sent) == sent
+
+
+def test_a_digest_that_is_refused_is_asked_for_again(caplog: pytest.LogCaptureFixture) -> None:
+    store, grid = Store(), FakeGrid({1: lambda content: RecordDict()})
+    engine = engine_over(grid, store)
+    assert engine.collect_digests([1], 0) == []
+    assert "silo 1, round 0: its digest is refused" in caplog.text
+    grid.answers = {1: lambda content: pack_digest(replace(DIGEST, silo=1))}
+    assert [digest.silo for digest in engine.collect_digests([1], 1)] == [1]
+
+
+def test_numbers_travel_as_numbers() -> None:
+    assert isinstance(pack_reply(REPLY)["numbers"], MetricRecord)
