@@ -78,6 +78,26 @@ def test_the_stage_and_its_gradients_are_torchs(
         assert error(gradient, one) < (0.12 if bf16 else 0.01)
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("bf16", [False, True])
+def test_painting_and_its_gradients_are_torchs(channels: int, bf16: bool) -> None:
+    torch.manual_seed(0)
+    producer = build_guidance("deconvolution", CODE, (channels, 32, 32)).to(CUDA)
+    if bf16:
+        producer = producer.bfloat16()
+    features = 3 * torch.rand(37, *CODE, device=CUDA)
+    with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
+        found = producer(features)
+    toward = torch.randn_like(found)
+    gradients = torch.autograd.grad(found, list(producer.parameters()), toward)
+    exact = copy.deepcopy(producer).double()
+    wanted = exact.layers(features.double())
+    expected = torch.autograd.grad(wanted, list(exact.parameters()), toward.double())
+    assert error(found, wanted) < (1e-2 if bf16 else 1e-5)
+    for gradient, one in zip(gradients, expected, strict=True):
+        assert error(gradient, one) < (3e-2 if bf16 else 1e-4)
+
+
 def test_sizes_that_do_not_fit_the_kernels_take_torchs_way() -> None:
     stage = ConvPool(1, 12).to(CUDA)
     assert stage(torch.rand(2, 1, 9, 9, device=CUDA)).shape == (2, 12, 4, 4)
@@ -200,6 +220,29 @@ def test_a_network_that_cannot_be_recorded_is_trained_step_by_step(caplog: pytes
     assert trained.steps == 2
     assert not torch.equal(network.vector, before)
     assert "cannot be recorded" in caplog.text
+
+
+@pytest.mark.parametrize("fault", ["wrong", "broken"])
+def test_kernels_that_do_not_work_here_are_noticed_and_not_used(
+    fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from feddig.models import kernels
+
+    true = kernels.convolve_pool_gradients
+
+    def faulty(*arguments: Tensor, **options: bool) -> tuple[Tensor | None, Tensor, Tensor]:
+        if fault == "broken":
+            raise ValueError("no such instruction")
+        of_images, of_weight, of_bias = true(*arguments, **options)
+        return of_images, of_weight.flip(0), of_bias
+
+    monkeypatch.setattr(kernels, "convolve_pool_gradients", faulty)
+    source, training = image_source(), TrainingSettings(batch=64, lr=0.01, precision="fp32")
+    recorded, _ = train(source, training, None, Recorder())
+    assert "our kernels do not work here" in caplog.text
+    use_kernels(False)
+    plain, _ = train(source, training, None, None)
+    assert error(recorded, plain) < 1e-3
 
 
 def test_a_network_whose_samples_see_each_other_takes_its_short_batch_alone() -> None:

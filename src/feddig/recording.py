@@ -7,7 +7,8 @@ next batch of it. One recording serves every silo that trains on the same source
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from feddig.algorithms.base import Correction
 from feddig.errors import first_line
+from feddig.models.fused import use_kernels, uses_kernels
 from feddig.samples import Source
 from feddig.settings import TrainingSettings
 from feddig.step import Step, Trainee
@@ -23,6 +25,8 @@ log = logging.getLogger("feddig")
 
 WARM_UP = 3
 """Steps taken before recording, in which libraries choose their kernels and take their memory."""
+LARGEST_ERROR, LARGEST_ERROR_BF16 = 0.02, 0.2
+"""Relative, between gradients by our kernels and by torch's: where pixels tie, they go different ways."""
 MOST_KEPT = 6
 """Recordings a lane keeps; digests that arrive later make a new source, and the oldest recording goes."""
 
@@ -64,15 +68,19 @@ class Recorder:
         if not getattr(source, "resident", False):
             return Step(trainees, source, training, correction)
         step = RecordedStep(trainees, source, training, correction)
-        try:
-            with _one_at_a_time:
-                started = time.perf_counter()
+        with _one_at_a_time:
+            started = time.perf_counter()
+            try:
+                step.check_kernels()
                 step.record(self._memory)
+            except RuntimeError as error:
+                # torch raises nothing finer when a network asks the CPU for something in mid-step
+                log.warning(
+                    "a network cannot be recorded (%s); it is trained step by step", first_line(error)
+                )
+                return Step(trainees, source, training, correction)
+            finally:
                 self.seconds += time.perf_counter() - started
-        except RuntimeError as error:
-            # torch raises nothing finer when a network asks the CPU for something in mid-step
-            log.warning("a network cannot be recorded (%s); it is trained step by step", first_line(error))
-            return Step(trainees, source, training, correction)
         return step
 
 
@@ -89,17 +97,55 @@ class RecordedStep(Step):
         super().__init__(trainees, source, training, correction)
         device = self.total.device
         size = training.batch
-        self._order = torch.zeros(-(-len(source) // size) * size, dtype=torch.long, device=device)
+        self._order = torch.arange(-(-len(source) // size) * size, device=device) % len(source)
         self._place = torch.zeros((), dtype=torch.long, device=device)
         self._count = torch.full((), size, dtype=torch.long, device=device)
         self._within = torch.arange(size, device=device)
         self._graph = torch.cuda.CUDAGraph()
         self._mixes = any(_mixes(trainee.network.module) for trainee in trainees)
 
-    def record(self, memory: Any) -> None:
-        """Record the step; the networks' weights stay as they are."""
+    def check_kernels(self) -> None:
+        """Hold our kernels' gradients against torch's on a batch; where they fail or differ, torch's are used."""
+        if not uses_kernels():
+            return
+        limit = (
+            LARGEST_ERROR_BF16 if self.trainees[0].network.gradient.dtype == torch.bfloat16 else LARGEST_ERROR
+        )
+        try:
+            ours = self._gradients()
+        except Exception as error:  # a compiler may fail in any way
+            reason = first_line(error)
+        else:
+            use_kernels(False)
+            theirs = self._gradients()
+            gap = max(float((a - b).norm() / (b.norm() + 1e-12)) for a, b in zip(ours, theirs, strict=True))
+            if gap <= limit:
+                use_kernels(True)
+                return
+            reason = f"gradients differ by {gap:.1%}"
+        use_kernels(False)
+        log.warning("our kernels do not work here (%s); torch's are used, which is slower", reason)
+
+    def _gradients(self) -> list[Tensor]:
+        """Take a step, give its gradients and take it back."""
+        with self._weights_kept(), torch.random.fork_rng(devices=[self.total.device]):
+            torch.cuda.manual_seed(0)
+            self._place.zero_()
+            self._take_next()
+            return [trainee.network.gradient.float().clone() for trainee in self.trainees]
+
+    @contextmanager
+    def _weights_kept(self) -> Iterator[None]:
         before = [trainee.network.weights() for trainee in self.trainees]
         try:
+            yield
+        finally:
+            for trainee, weights in zip(self.trainees, before, strict=True):
+                trainee.network.load(weights)
+
+    def record(self, memory: Any) -> None:
+        """Record the step; the networks' weights stay as they are."""
+        with self._weights_kept():
             for _ in range(WARM_UP):
                 self._place.zero_()
                 self._take_next()
@@ -108,9 +154,6 @@ class RecordedStep(Step):
             # other lanes go on replaying meanwhile, which a recording of the strictest mode would forbid
             with torch.cuda.graph(self._graph, pool=memory, stream=stream, capture_error_mode="thread_local"):
                 self._take_next()
-        finally:
-            for trainee, weights in zip(self.trainees, before, strict=True):
-                trainee.network.load(weights)
 
     def run(self, rows: Tensor, size: int) -> int:
         """Replay the step for each batch of a pass."""

@@ -1,6 +1,6 @@
-"""The stage that the classifiers are built of, as one module: 3x3 convolution, 2x2 max-pool, ReLU.
+"""What may run on kernels of our own (kernels.py) on an NVIDIA GPU, where they compute the same in less time.
 
-On an NVIDIA GPU it may run on kernels of our own (kernels.py), which compute the same in a third of the time.
+The stage that the classifiers are built of (3x3 convolution, 2x2 max-pool, ReLU), and the painting of guidance.
 """
 
 import importlib.util
@@ -38,6 +38,11 @@ def use_kernels(wanted: bool) -> None:
     _Switch.on = wanted and not missing
 
 
+def uses_kernels() -> bool:
+    """Tell whether our kernels are on."""
+    return _Switch.on
+
+
 class ConvPool(nn.Conv2d):
     """relu(max_pool(conv(x))), which is max_pool(relu(conv(x))) with a quarter of the work in ReLU."""
 
@@ -64,6 +69,19 @@ class ConvPool(nn.Conv2d):
         )
 
 
+def paint(features: Tensor, layers: nn.Sequential) -> Tensor:
+    """Run a guidance producer's layers: a tiling transposed convolution, ReLU, another, and a sigmoid."""
+    first, second = layers[0], layers[2]
+    assert isinstance(first, nn.ConvTranspose2d)
+    assert isinstance(second, nn.ConvTranspose2d)
+    hidden = first.out_channels
+    fits = _Switch.on and features.is_cuda and not features.requires_grad
+    if not fits or hidden & (hidden - 1) or hidden > FEWEST_OUTPUTS or first.in_channels > FEWEST_OUTPUTS:
+        return cast(Tensor, layers(features))
+    weights = (first.weight, first.bias, second.weight, second.bias)
+    return cast(Tensor, _Paint.apply(features, *weights))  # type: ignore[no-untyped-call]
+
+
 class _ConvolvePool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -71,10 +89,7 @@ class _ConvolvePool(torch.autograd.Function):
 
         images, weight = images.contiguous(), weight.contiguous(memory_format=torch.channels_last)
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else weight.dtype
-        if dtype == torch.bfloat16:
-            ctx.precision = "bf16"
-        else:
-            ctx.precision = "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"
+        ctx.precision = _precision(dtype)
         out, winner = kernels.convolve_pool(images, weight, bias, dtype, ctx.precision)
         ctx.save_for_backward(images, weight, winner)
         return cast(Tensor, out)
@@ -110,3 +125,35 @@ class _Pool(torch.autograd.Function):
             gradient.contiguous(memory_format=torch.channels_last), winner
         )
         return of_values, of_bias.to(ctx.dtype)
+
+
+class _Paint(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, features: Tensor, first: Tensor, first_bias: Tensor, second: Tensor, second_bias: Tensor
+    ) -> Tensor:
+        from feddig.models import kernels
+
+        features = features.contiguous()
+        stored = [weight.permute(0, 2, 3, 1).contiguous() for weight in (first, second)]
+        ctx.precision = _precision(first.dtype)
+        out = kernels.paint(features, stored[0], first_bias, stored[1], second_bias, ctx.precision)
+        ctx.save_for_backward(features, stored[0], first_bias, stored[1], out)
+        return cast(Tensor, out)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        from feddig.models import kernels
+
+        features, first, first_bias, second, painted = ctx.saved_tensors
+        gradients = kernels.paint_gradients(
+            features, first, first_bias, second, painted, gradient.contiguous(), ctx.precision
+        )
+        return (None, *(of_weight.to(first.dtype) for of_weight in gradients))
+
+
+def _precision(dtype: torch.dtype) -> str:
+    """Name how products are rounded, as Triton calls it."""
+    if dtype == torch.bfloat16:
+        return "bf16"
+    return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"

@@ -5,6 +5,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from feddig.errors import SettingError
+from feddig.models.fused import paint
 from feddig.models.imported import import_network
 
 
@@ -22,7 +23,7 @@ class Deconvolution(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Turn digest features D_R into guidance G."""
-        return cast(Tensor, self.layers(features))
+        return paint(features, self.layers)
 
 
 class PointDeconvolution(nn.Module):
