@@ -31,6 +31,7 @@ COMMANDS = [
     [],
     ["run"],
     ["compare"],
+    ["privacy"],
     ["digest"],
     ["digest", "make"],
     ["digest", "show"],
@@ -119,6 +120,7 @@ def test_help_names_every_option(give: Give) -> None:
     options = {
         "run": ["--set", "--out", "--resume", "--device", "--data-dir", "--quiet", "--json", "--log-level"],
         "compare": ["--set", "--algorithms", "--scenarios", "--seeds", "--out", "--json"],
+        "privacy": ["--set", "--elements", "--channels", "--classes", "--samples", "--json"],
         "digest make": ["--set", "--silo", "--all-data", "--classes", "--out", "--json"],
         "digest show": ["--json"],
         "encoder make": [
@@ -300,6 +302,18 @@ def test_a_mistake_in_the_options_is_no_traceback(give: Give) -> None:
     assert (said.code, said.out) == (2, "")
     assert "Traceback" not in said.err
     assert "--sett" in said.err
+
+
+@pytest.mark.parametrize("mechanism", ["discrete-laplace", "discrete-gaussian"])
+def test_a_mechanism_that_digests_cannot_be_made_with_yet_is_one_line(
+    mechanism: str, give: Give, tiny: Path
+) -> None:
+    keys = [f"mechanism={mechanism}", "epsilon=8", "delta=1e-6", "clip_bound=60"]
+    sets = [word for key in keys for word in ("--set", f"privacy.{key}")]
+    for command in (["run", tiny, "--quiet"], ["digest", "make", tiny]):
+        said = complaint(give(*command, *sets))
+        assert said.startswith(f"privacy.mechanism: {mechanism!r} can be accounted for")
+        assert said.endswith("choose paper-laplace or none")
 
 
 def test_what_goes_wrong_in_a_run_is_one_line_too(give: Give, tiny: Path) -> None:
@@ -668,6 +682,127 @@ def test_show_tells_what_make_told(give: Give, tiny: Path) -> None:
     assert lines[0] == "silo                 0"
     assert facts["feature_shape"] == [4, 4, 4]
     assert str(facts["promise"]).startswith("record epsilon is infinite")
+
+
+# --- what is promised
+
+SOUND = [
+    word
+    for key in ("mechanism=discrete-gaussian", "epsilon=8", "delta=1e-6", "clip_bound=60")
+    for word in ("--set", f"privacy.{key}")
+]
+
+
+def test_privacy_at_the_papers_defaults(give: Give) -> None:
+    found = json.loads(give("privacy", "--json").out)
+    assert (found["mechanism"], found["adjacency"]) == ("paper-laplace", "same-label")
+    assert (found["paper_epsilon"], found["record_epsilon"], found["record_delta"]) == (0.005, "inf", 0.0)
+    assert found["record_epsilon_if_bound_public"] == 6400
+    assert (found["noise_scale"], found["sensitivity"], found["unit"]) == (pytest.approx(0.01), 64, "tau")
+    assert found["log10_p_crt_paper"] == pytest.approx(-2118.6118, abs=1e-4)
+    assert found["log10_p_crt_ordered"] == pytest.approx(-2543.1014, abs=1e-4)
+    assert found["log10_p_crt_uniform"] == pytest.approx(-7243.9858, abs=1e-4)
+    assert found["bytes_per_digest"] == (256 + 10) * 4
+    assert "infinite" in found["assumptions"][0]
+
+
+def test_privacy_of_the_papers_emnist(give: Give) -> None:
+    """The 697,932 samples of EMNIST ByClass, 80 % of them mixed by fours: 142.9 MB and 34.6 MB."""
+    found = json.loads(give("privacy", "--classes", 62, "--samples", 558_344, "--json").out)
+    assert (found["digests"], found["bytes"]) == (139_586, 139_586 * (256 + 62) * 4)
+    known = json.loads(give("privacy", "--set", "data.name=emnist-byclass", "--json").out)
+    assert known["bytes_per_digest"] == found["bytes_per_digest"]
+
+
+@pytest.mark.parametrize("spd", [1, 2, 3])
+def test_the_papers_bound_is_null_where_it_does_not_hold(spd: int, give: Give) -> None:
+    words = ["privacy", "--elements", 256, "--set", f"digest.samples_per_digest={spd}"]
+    found = json.loads(give(*words, "--json").out)
+    assert (found["log10_p_crt_paper"] is None) == (spd < 3)
+    assert ("bound holds from SpD 3" in give(*words).out) == (spd < 3)
+
+
+def test_privacy_of_the_sound_mechanism(give: Give) -> None:
+    found = json.loads(give("privacy", *SOUND, "--json").out)
+    assert (found["paper_epsilon"], found["record_epsilon"], found["record_delta"]) == (None, 8.0, 1e-6)
+    assert found["sensitivity"] == pytest.approx(60 * 2**0.5 / 4)
+    assert found["noise_scale"] == pytest.approx(0.6529353844 * found["sensitivity"])
+    other = ["--set", "privacy.adjacency=replace-one", "--set", "privacy.label_epsilon=2"]
+    found = json.loads(give("privacy", *SOUND, *other, "--json").out)
+    assert (found["record_epsilon"], found["adjacency"]) == (10.0, "replace-one")
+    assert found["keep_probability"] == pytest.approx(np.exp(2) / (np.exp(2) + 9))
+
+
+def test_privacy_without_noise(give: Give) -> None:
+    found = json.loads(give("privacy", "--set", "privacy.mechanism=none", "--json").out)
+    for key in ("record_epsilon", "record_epsilon_if_bound_public", "sensitivity"):
+        assert found[key] == "inf"
+
+
+def test_privacy_is_told_in_words_with_every_assumption(give: Give) -> None:
+    said = give("privacy")
+    assert (said.code, said.err) == (0, "")
+    for line in (
+        "record epsilon     infinite",
+        "if bound public    6,400",
+        "noise scale        0.01 tau",
+        "P_crt, paper       10^-2118.6118 at most",
+    ):
+        assert line in said.out.splitlines()
+    for sentence in json.loads(give("privacy", "--json").out)["assumptions"]:
+        assert f"- {sentence}" in said.out
+
+
+def test_privacy_needs_no_data_and_says_what_it_does_not_know(give: Give) -> None:
+    missing = ["--set", "data.name=npz", "--set", "data.path=nowhere.npz"]
+    found = json.loads(give("privacy", *missing, "--samples", 100, "--json").out)
+    assert (found["classes"], found["bytes_per_digest"], found["bytes"]) == (None, None, None)
+    assert found["elements"] == 256
+    assert "give --classes" in give("privacy", *missing).out
+
+
+def test_privacy_takes_the_encoder_for_the_datas_channels(give: Give) -> None:
+    assert json.loads(give("privacy", "--set", "data.name=cifar10", "--json").out)["elements"] == 256
+    give("encoder", "make", "--steps", 1, "--channels", 3, "--out", "colour.safetensors", "--quiet")
+    mine = ["privacy", "--set", "digest.encoder=colour.safetensors", "--json"]
+    assert "is for images with 3 channel(s)" in complaint(give(*mine))
+    assert json.loads(give(*mine, "--channels", 3).out)["elements"] == 256
+    assert json.loads(give(*mine, "--elements", 7).out)["elements"] == 7
+
+
+def test_a_mistake_in_the_privacy_keys_is_one_line(give: Give) -> None:
+    assert complaint(give("privacy", "--set", "privacy.mechanism=discrete-laplace")).startswith(
+        "privacy.clip_bound: discrete-laplace needs a public bound"
+    )
+
+
+def test_the_page_on_privacy_prints_what_the_command_does(give: Give) -> None:
+    page = (Path(__file__).parent.parent / "docs" / "privacy.md").read_text(encoding="utf-8")
+
+    def told(*keys: str) -> dict[str, float]:
+        sets = [word for key in keys for word in ("--set", key)]
+        found: dict[str, float] = json.loads(give("privacy", "--elements", 256, *sets, "--json").out)
+        return found
+
+    for epsilon in ("0.005", "0.0005"):
+        row = [
+            told(f"privacy.epsilon={epsilon}", f"digest.samples_per_digest={spd}")[
+                "record_epsilon_if_bound_public"
+            ]
+            for spd in (1, 2, 4, 8)
+        ]
+        assert f"| epsilon {epsilon} | " + " | ".join(f"{each:,.0f}" for each in row) + " |" in page
+    for spd in (1, 2, 4, 8):
+        found = told(f"digest.samples_per_digest={spd}")
+        bound = "none" if found["log10_p_crt_paper"] is None else f"{found['log10_p_crt_paper']:,.1f}"
+        counts = f"{found['log10_p_crt_ordered']:,.1f} | {found['log10_p_crt_uniform']:,.1f}"
+        assert f"| {spd} | {bound} | {counts} |" in page
+    for spd in (4, 64, 1024):
+        keys = (*SOUND[1::2], f"digest.samples_per_digest={spd}")
+        scales = [told(*keys, f"privacy.epsilon={epsilon}")["noise_scale"] for epsilon in (1, 2, 4, 8)]
+        assert f"| {spd} | " + " | ".join(f"{each:.3g}" for each in scales) + " |" in page
+    printed = give("privacy").out.partition("\n\n")[0]
+    assert f"```text\n{printed}\n```" in page
 
 
 def test_an_encoder_is_made_and_used(give: Give, tiny: Path, tmp_path: Path) -> None:

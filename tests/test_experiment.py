@@ -58,13 +58,20 @@ EVERY_KEY: dict[str, Any] = {
     "algorithm.adabest.mu": 0.3,
     "algorithm.adabest.beta": 0.4,
     "digest.samples_per_digest": 2,
-    "digest.mixing": "within-class",
-    "digest.weights": [0.25, 0.75],
+    "digest.mixing": "random",
+    "digest.weights": [0.5, 0.5],
     "digest.encoder": "mine:encoder",
     "digest.seed": 3,
-    "privacy.mechanism": "none",
+    "privacy.mechanism": "discrete-gaussian",
     "privacy.epsilon": 0.05,
     "privacy.scale_size": 10_000,
+    "privacy.delta": 1e-6,
+    "privacy.adjacency": "replace-one",
+    "privacy.clip_norm": "box",
+    "privacy.clip_bound": 2.5,
+    "privacy.label_epsilon": 0.5,
+    "privacy.budget_epsilon": 4.0,
+    "privacy.budget_delta": 1e-5,
     "privacy.random": "system",
     "model.classifier": "small",
     "model.guidance": "mine:guidance",
@@ -119,6 +126,9 @@ def test_an_empty_file_is_the_paper(tmp_path: Path) -> None:
     assert (training.rounds, training.batch, training.lr, training.momentum) == (300, 256, 0.001, 0.9)
     assert (training.local_epochs, training.weight_decay, training.clip_norm) == (1, 0.0, 0.0)
     assert (privacy.mechanism, privacy.epsilon, privacy.scale_size) == ("paper-laplace", 0.005, 20_000)
+    assert (privacy.adjacency, privacy.clip_norm, privacy.clip_bound) == ("same-label", "l2", None)
+    assert (privacy.delta, privacy.label_epsilon) == (0.0, None)
+    assert (privacy.budget_epsilon, privacy.budget_delta) == (None, None)
     assert (digest.samples_per_digest, digest.mixing, digest.weights) == (4, "random", ())
     assert (experiment.algorithm.name, experiment.algorithm.weighting) == ("feddig", "equal")
     assert experiment.model.classifier == "size-matched"
@@ -199,6 +209,18 @@ def test_a_mistake_in_a_file_names_the_file(tmp_path: Path) -> None:
         ("training.momentum=-0.5", "training.momentum: -0.5 is out of range; it must be at least 0"),
         ("privacy.epsilon=0", "privacy.epsilon: 0 is out of range; it must be above 0"),
         ("privacy.epsilon=-inf", "privacy.epsilon: -inf is not a finite number"),
+        ("privacy.delta=1", "privacy.delta: 1 is out of range; it must be below 1"),
+        ("privacy.delta=-1e-9", "privacy.delta: -1e-09 is out of range; it must be at least 0"),
+        ("privacy.clip_bound=0", "privacy.clip_bound: 0 is out of range; it must be above 0"),
+        ("privacy.label_epsilon=0", "privacy.label_epsilon: 0 is out of range; it must be above 0"),
+        ("privacy.budget_epsilon=0", "privacy.budget_epsilon: 0 is out of range; it must be above 0"),
+        ("privacy.budget_delta=1", "privacy.budget_delta: 1 is out of range; it must be below 1"),
+        ("privacy.clip_norm=l3", "privacy.clip_norm: 'l3' is not known; did you mean 'l2'?"),
+        ("privacy.adjacency=same", "privacy.adjacency: 'same' is not known; did you mean 'same-label'?"),
+        (
+            "privacy.mechanism=gaussian",
+            "privacy.mechanism: 'gaussian' is not known; did you mean 'discrete-gaussian'?",
+        ),
         ("absence.leave=1.5", "absence.leave: 1.5 is out of range; it must be at most 1"),
         ("absence.return=-1", "absence.return: -1 is out of range; it must be at least 0"),
         ("data.skew=0", "data.skew: 0 is out of range; it must be above 0"),
@@ -272,6 +294,71 @@ def test_a_file_of_absences_goes_with_its_scenario_and_only_with_it() -> None:
     assert refused("absence.scenario=file").startswith('absence.file: the scenario "file" needs a CSV')
     both = read_experiment(None, ["absence.file=table.csv", "absence.scenario=file"])
     assert both.absence.file == "table.csv"
+
+
+LAPLACE = ("privacy.mechanism=discrete-laplace", "privacy.clip_bound=60", "privacy.epsilon=1")
+GAUSSIAN = ("privacy.mechanism=discrete-gaussian", *LAPLACE[1:], "privacy.delta=1e-6")
+
+
+def test_a_discrete_mechanism_needs_a_public_bound_and_gaussian_noise_a_delta() -> None:
+    for mechanism in ("discrete-laplace", "discrete-gaussian"):
+        assert refused(f"privacy.mechanism={mechanism}").startswith(
+            f"privacy.clip_bound: {mechanism} needs a public bound"
+        )
+    assert refused(*GAUSSIAN[:-1]).startswith("privacy.delta: discrete-gaussian needs one above 0")
+    assert read_experiment(None, LAPLACE).privacy.clip_bound == 60
+    assert read_experiment(None, GAUSSIAN).privacy.delta == 1e-6
+
+
+def test_integer_sums_weigh_all_samples_alike() -> None:
+    uneven = "digest.weights=[0.4, 0.2, 0.2, 0.2]"
+    assert refused(*LAPLACE, uneven).startswith("digest.weights: discrete-laplace sends sums of integers")
+    assert read_experiment(None, [uneven]).digest.weights == (0.4, 0.2, 0.2, 0.2)
+    assert read_experiment(None, [*LAPLACE, "digest.weights=[0.25, 0.25, 0.25, 0.25]"]).digest.weights
+
+
+def test_replace_one_needs_label_noise_and_same_label_has_none() -> None:
+    other = "privacy.adjacency=replace-one"
+    assert refused(*LAPLACE, other).startswith("privacy.label_epsilon: replace-one adjacency needs noise")
+    assert read_experiment(None, [*LAPLACE, other, "privacy.label_epsilon=2"]).privacy.label_epsilon == 2
+    assert refused(*LAPLACE, "privacy.label_epsilon=2").startswith(
+        "privacy.label_epsilon: under same-label adjacency labels are public"
+    )
+
+
+def test_replace_one_does_not_go_with_groups_that_labels_decide() -> None:
+    within = "digest.mixing=within-class"
+    assert refused(*LAPLACE, "privacy.adjacency=replace-one", "privacy.label_epsilon=2", within).startswith(
+        "privacy.adjacency: replace-one does not go with digest.mixing"
+    )
+    assert read_experiment(None, [*LAPLACE, within]).digest.mixing == "within-class"
+
+
+@pytest.mark.parametrize(
+    "asked", ["delta=1e-6", "adjacency=replace-one", "clip_bound=60", "label_epsilon=1", "budget_epsilon=8",
+              "budget_delta=0.1"],
+)  # fmt: skip
+def test_the_papers_mechanism_is_not_asked_for_what_it_does_not_do(asked: str) -> None:
+    key = asked.partition("=")[0]
+    complaint = refused(f"privacy.{asked}")
+    assert complaint.startswith(f"privacy.{key}: ")
+    assert "paper-laplace" in complaint
+    assert complaint.endswith("or set privacy.mechanism to discrete-laplace or discrete-gaussian")
+    assert read_experiment(None, [f"privacy.{asked}", "privacy.mechanism=none"]).privacy.mechanism == "none"
+
+
+def test_a_budget_must_cover_one_release() -> None:
+    assert refused(*LAPLACE, "privacy.budget_epsilon=0.5").startswith(
+        "privacy.budget_epsilon: 0.5 does not cover a single release, which costs 1;"
+    )
+    labels = ("privacy.adjacency=replace-one", "privacy.label_epsilon=2")
+    assert "which costs 3;" in refused(*LAPLACE, *labels, "privacy.budget_epsilon=2.9")
+    assert refused(*GAUSSIAN, "privacy.budget_delta=1e-7").startswith(
+        "privacy.budget_delta: 1e-07 does not cover a single release, which costs 1e-06;"
+    )
+    enough = ("privacy.budget_epsilon=1", "privacy.budget_delta=1e-6")
+    assert read_experiment(None, [*GAUSSIAN, *enough]).privacy.budget_epsilon == 1
+    assert read_experiment(None, [*LAPLACE, "privacy.delta=0.5", *enough]).privacy.budget_delta == 1e-6
 
 
 @pytest.mark.parametrize(

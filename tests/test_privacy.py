@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from feddig.errors import SettingError
 from feddig.privacy.mechanism import (
+    DISCRETE,
     add_noise,
     guarantee,
     laplace_noise,
@@ -111,6 +113,19 @@ def test_an_unknown_mechanism_is_never_taken_for_none() -> None:
         )
 
 
+@pytest.mark.parametrize("mechanism", DISCRETE)
+def test_integer_noise_is_never_replaced_by_another(mechanism: str) -> None:
+    with pytest.raises(SettingError, match=rf"privacy.mechanism: '{mechanism}' .* cannot make digests"):
+        add_noise(
+            torch.zeros(1, 1),
+            mechanism=mechanism,
+            largest=1.0,
+            epsilon=1.0,
+            scale_size=1,
+            uniforms=system_uniforms,
+        )
+
+
 def test_the_systems_numbers_are_uniform() -> None:
     draws = system_uniforms(COUNT)
     assert draws.shape == (COUNT,)
@@ -171,3 +186,8 @@ def test_a_small_figure_keeps_its_decimals() -> None:
 def test_no_noise_is_infinite_and_nothing_else() -> None:
     said = guarantee("none", elements=256, scale_size=20_000, epsilon=0.005, heaviest=0.25)
     assert said == "no noise: record epsilon is infinite"
+
+
+def test_a_mechanism_of_another_release_is_trusted_with_nothing() -> None:
+    said = guarantee("gauss", elements=256, scale_size=20_000, epsilon=0.005, heaviest=0.25)
+    assert said == "gauss is not known to this release: take the record epsilon for infinite"

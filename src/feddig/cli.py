@@ -1,4 +1,4 @@
-"""The command line: `feddig run`, `compare`, `datasets`, `digest make|show`, `encoder make|import`.
+"""The command line: `feddig run|compare|datasets|privacy`, `feddig digest make|show`, `feddig encoder make|import`.
 
 What a person reads while waiting goes to standard error; results go to standard output. Mistakes are
 one line and exit code 2. torch is imported only when a command really runs.
@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from feddig._version import __version__
+from feddig.cli_privacy import privacy_command
 from feddig.errors import FedDigError
 from feddig.options import (
     DataDir,
@@ -51,6 +52,7 @@ digest_app = typer.Typer(no_args_is_help=True, help="Make a silo's digest, or sh
 encoder_app = typer.Typer(no_args_is_help=True, help="Make the public encoder, or import one.")
 app.add_typer(digest_app, name="digest")
 app.add_typer(encoder_app, name="encoder")
+app.command("privacy")(privacy_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

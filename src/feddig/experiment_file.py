@@ -16,6 +16,7 @@ from feddig.algorithms import BASES
 from feddig.errors import SettingError, nearest
 from feddig.experiment import Experiment
 from feddig.files import FORMAT_VERSION, check_version
+from feddig.privacy.checks import check_privacy
 from feddig.recipe import read_recipe
 
 
@@ -211,6 +212,7 @@ def _check_whole(experiment: Experiment) -> None:
         raise SettingError(
             f"digest.weights: {list(weights)} must be {mixed} numbers (digest.samples_per_digest) that sum to 1"
         )
+    check_privacy(experiment.privacy, experiment.digest)
     by_file, file = experiment.absence.scenario == "file", experiment.absence.file
     if by_file and file is None:
         raise SettingError('absence.file: the scenario "file" needs a CSV, silo x round, 0 or 1')

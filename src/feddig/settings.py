@@ -103,15 +103,40 @@ class DigestSettings:
 
 @dataclass(frozen=True)
 class PrivacySettings:
-    """[privacy]: the noise on a digest."""
+    """[privacy]: the noise on a digest, and what it is to promise."""
 
     mechanism: str = setting(
-        "paper-laplace", "noise on the mixed features", choices=("paper-laplace", "none")
-    )
+        "paper-laplace", "noise on the mixed features",
+        choices=("paper-laplace", "discrete-laplace", "discrete-gaussian", "none"),
+    )  # fmt: skip
     epsilon: float = setting(
-        0.005, "the paper's epsilon (it bounds nothing by itself: docs/privacy.md)", above=0
+        0.005,
+        "paper-laplace: the paper's epsilon, which bounds nothing by itself (docs/privacy.md); "
+        "discrete mechanisms: what the features promise a record",
+        above=0,
     )
-    scale_size: int = setting(20_000, "S in the noise scale tau / (S epsilon)", least=1)
+    scale_size: int = setting(20_000, "S in paper-laplace's noise scale tau / (S epsilon)", least=1)
+    delta: float = setting(0.0, "delta of discrete-gaussian, which needs one above 0", least=0, below=1)
+    adjacency: str = setting(
+        "same-label", "what a record may be replaced by without showing: one of its class, or any other",
+        choices=("same-label", "replace-one"),
+    )  # fmt: skip
+    clip_norm: str = setting(
+        "l2", "discrete mechanisms: how a sample's features are bounded, by a norm or each by itself",
+        choices=("l1", "l2", "box"),
+    )  # fmt: skip
+    clip_bound: float | None = setting(
+        None, "discrete mechanisms: that bound, agreed on in public and not computed from data", above=0
+    )
+    label_epsilon: float | None = setting(
+        None, "replace-one: what noise on the labels costs a record, on top of epsilon", above=0
+    )
+    budget_epsilon: float | None = setting(
+        None, "the most epsilon that a record may be charged; left out: no limit", above=0
+    )
+    budget_delta: float | None = setting(
+        None, "the most delta that a record may be charged; left out: no limit", least=0, below=1
+    )
     random: str = setting(
         "seeded", "source of mixing and noise: the system's entropy, or a seed (simulation only)",
         choices=("seeded", "system"),

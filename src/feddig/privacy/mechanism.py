@@ -13,7 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from feddig.errors import SettingError
 from feddig.seeds import Uniforms
+
+DISCRETE = ("discrete-laplace", "discrete-gaussian")
+"""The mechanisms that add integer noise of a public scale."""
 
 AT_ONCE = 2**18
 """Numbers drawn at once: as many as a processor's cache holds."""
@@ -36,6 +40,11 @@ def add_noise(
     if mechanism == "paper-laplace":
         scale = laplace_scale(largest, epsilon, scale_size)
         return Perturbed(mixed + laplace_noise(mixed.shape, scale, uniforms).to(mixed.device), scale)
+    if mechanism in DISCRETE:
+        raise SettingError(
+            f"privacy.mechanism: {mechanism!r} can be accounted for with `feddig privacy`, but this release cannot "
+            "make digests with it yet; choose paper-laplace or none"
+        )
     raise ValueError(f"unknown mechanism {mechanism!r}")
 
 
@@ -64,6 +73,8 @@ def guarantee(mechanism: str, *, elements: int, scale_size: int, epsilon: float,
     """Say in one sentence what the mechanism promises about a single record."""
     if mechanism == "none":
         return "no noise: record epsilon is infinite"
+    if mechanism != "paper-laplace":
+        return f"{mechanism} is not known to this release: take the record epsilon for infinite"
     known = record_epsilon_if_public(elements, scale_size, epsilon, heaviest)
     digits = 0 if known >= 100 else 2
     return (

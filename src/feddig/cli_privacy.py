@@ -1,0 +1,156 @@
+"""`feddig privacy`: what the settings of an experiment promise, without any data."""
+
+import json
+import math
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from feddig.options import DataDir, ExperimentFile, Json, Overrides, chosen_experiment
+
+if TYPE_CHECKING:
+    from feddig.experiment import Experiment
+    from feddig.privacy.accounting import Promise
+    from feddig.privacy.guessing import Guess
+
+SIDE = 32
+"""Height and width of the image that the encoder is tried on: that of the paper's data, padded."""
+
+BYTES = 4
+"""A digest's numbers have 32 bits."""
+
+
+def privacy_command(
+    file: ExperimentFile = None,
+    overrides: Overrides = None,
+    elements: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Numbers in a feature (ell); without it, as the encoder makes of 32x32 pixels."
+        ),
+    ] = None,
+    channels: Annotated[
+        int | None,
+        typer.Option(min=1, help="Channels of that image; without it, as the data set has, else 1."),
+    ] = None,
+    classes: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="Classes in the federation; without it, as the data set has, if that is known."
+        ),
+    ] = None,
+    samples: Annotated[
+        int | None, typer.Option(min=1, help="Training samples of a silo, for the bytes it sends in all.")
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Say what a digest promises a record, on which assumptions, without any data."""
+    from feddig.privacy.accounting import promise
+    from feddig.privacy.guessing import guess_digest
+
+    experiment = chosen_experiment(file, overrides, data_dir)
+    known_channels, known_classes = _known(experiment.data.name)
+    elements = elements or _elements(experiment, channels or known_channels)
+    classes = classes or known_classes
+    promised = promise(experiment.privacy, experiment.digest, elements, classes)
+    guess = guess_digest(experiment.digest.samples_per_digest, elements)
+    statement = _statement(experiment, promised, guess, elements, classes, samples)
+    if as_json:
+        print(json.dumps(statement, indent=2, allow_nan=False))
+    else:
+        _print(statement, promised, guess)
+
+
+def _known(name: str) -> tuple[int, int | None]:
+    """Give the channels and classes of a data set that we know by name; of others, 1 and unknown."""
+    from feddig.data.bundled import CLASS_NAMES
+    from feddig.data.published import PUBLISHED
+
+    if name == "fashion-mini":
+        return 1, len(CLASS_NAMES)
+    if name in PUBLISHED:
+        return 3 if PUBLISHED[name].format == "cifar" else 1, len(PUBLISHED[name].classes)
+    return 1, None
+
+
+def _elements(experiment: "Experiment", channels: int) -> int:
+    from feddig.models.encoder import feature_shape, load_encoder
+
+    encoder = load_encoder(experiment.digest.encoder, channels)
+    return math.prod(feature_shape(encoder, (channels, SIDE, SIDE)))
+
+
+def _statement(
+    experiment: "Experiment",
+    promised: "Promise",
+    guess: "Guess",
+    elements: int,
+    classes: int | None,
+    samples: int | None,
+) -> dict[str, Any]:
+    """Gather everything under the names that JSON has it by."""
+    privacy, spd = experiment.privacy, experiment.digest.samples_per_digest
+    size = None if classes is None else (elements + classes) * BYTES
+    # within-class mixing leaves some samples of each class out, and how many depends on the data
+    digests = None if samples is None else samples // spd
+    return {
+        "mechanism": promised.mechanism,
+        "adjacency": promised.adjacency,
+        "random": privacy.random,
+        "samples_per_digest": spd,
+        "elements": elements,
+        "classes": classes,
+        "paper_epsilon": privacy.epsilon if promised.mechanism == "paper-laplace" else None,
+        "record_epsilon": _finite(promised.epsilon),
+        "record_epsilon_if_bound_public": _finite(promised.epsilon_if_bound_public),
+        "record_delta": promised.delta,
+        "label_epsilon": promised.label_epsilon,
+        "keep_probability": promised.keep_probability,
+        "sensitivity": _finite(promised.sensitivity),
+        "sensitivity_norm": promised.norm,
+        "noise_scale": _finite(promised.noise_scale),
+        "unit": promised.unit,
+        "log10_p_crt_paper": guess.paper,
+        "log10_p_crt_ordered": guess.ordered,
+        "log10_p_crt_uniform": guess.uniform,
+        "bytes_per_digest": size,
+        "digests": digests,
+        "bytes": None if digests is None or size is None else digests * size,
+        "assumptions": [*promised.assumptions, *guess.assumptions],
+    }
+
+
+def _finite(value: float) -> float | str:
+    """Spell infinity as a word, because JSON has no number for it."""
+    return value if math.isfinite(value) else "inf"
+
+
+def _print(statement: dict[str, Any], promised: "Promise", guess: "Guess") -> None:
+    said = {
+        "mechanism": f"{promised.mechanism}, adjacency {promised.adjacency}",
+        "digest": f"{statement['elements']:,} numbers, SpD {statement['samples_per_digest']}",
+        "paper's epsilon": statement["paper_epsilon"],
+        "record epsilon": _number(promised.epsilon),
+        "if bound public": _number(promised.epsilon_if_bound_public),
+        "record delta": _number(promised.delta),
+        "label epsilon": _number(promised.label_epsilon) if promised.label_epsilon else None,
+        "sensitivity": f"{_number(promised.sensitivity)} {promised.unit} ({promised.norm})",
+        "noise scale": f"{_number(promised.noise_scale)} {promised.unit}",
+        "P_crt, paper": guess.without_bound if guess.paper is None else f"10^{guess.paper:.4f} at most",
+        "P_crt, ordered": f"10^{guess.ordered:.4f}",
+        "P_crt, uniform": f"10^{guess.uniform:.4f}",
+        "bytes per digest": statement["bytes_per_digest"] or "not known: give --classes",
+        "digests": statement["digests"],
+        "bytes": statement["bytes"],
+    }
+    for name, value in said.items():
+        if value is not None:
+            print(f"{name:<18} {value}")
+    print("\nThis holds only as far as these do:")
+    for sentence in statement["assumptions"]:
+        print(f"- {sentence}")
+
+
+def _number(value: float) -> str:
+    return "infinite" if math.isinf(value) else f"{value:,.6g}"

@@ -1,0 +1,193 @@
+"""What a digest promises a record: how far one record can move it, how much noise hides that, and at what cost.
+
+Everything follows from the settings, the number of elements and the number of classes; no data is looked at. A
+promise is worth no more than its assumptions, so each carries them as sentences.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from feddig.privacy.assumptions import (
+    CURVE,
+    ENCODER,
+    FRESH,
+    IF_PUBLIC,
+    IN_TAU,
+    INFINITE,
+    NO_NOISE,
+    ONCE,
+    UPDATES,
+    clipped,
+    drawn,
+    labels,
+    mixed,
+    neighbours,
+)
+from feddig.privacy.gaussian import gaussian_epsilon, gaussian_sigma, joined
+from feddig.privacy.mechanism import laplace_scale, record_epsilon_if_public
+from feddig.settings import DigestSettings, PrivacySettings
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What one release of a digest promises each record in it."""
+
+    mechanism: str
+    adjacency: str
+    epsilon: float
+    """The record's epsilon, labels included; infinite if nothing is promised."""
+    delta: float
+    epsilon_if_bound_public: float
+    """What epsilon would be if the largest feature were a public bound: the same, where it is one."""
+    sensitivity: float
+    """How far one record can move a digest's features, in `norm`."""
+    norm: str
+    noise_scale: float
+    """Laplace's b or Gauss's sigma, on each element of a digest."""
+    unit: str
+    """What sensitivity and noise scale are measured in."""
+    assumptions: tuple[str, ...]
+    label_epsilon: float = 0.0
+    """The part of epsilon that the labels cost."""
+    keep_probability: float | None = None
+    """How likely a label stays as it is; None where labels get no noise, or their number is not known."""
+
+
+@dataclass(frozen=True)
+class Composed:
+    """What several releases of one record promise together."""
+
+    epsilon: float
+    delta: float
+    assumptions: tuple[str, ...]
+
+
+def promise(
+    privacy: PrivacySettings, digest: DigestSettings, elements: int, classes: int | None = None
+) -> Promise:
+    """Say what a digest of `elements` (ell) numbers, made with these settings, promises a record."""
+    if privacy.mechanism == "paper-laplace":
+        return _paper(privacy, digest, elements)
+    if privacy.mechanism == "none":
+        return _nothing(privacy)
+    return _sound(privacy, digest, elements, classes)
+
+
+def compose(promises: Sequence[Promise], delta: float | None = None) -> Composed:
+    """Say what several releases about the same record promise together: their sum, or less if all are Gaussian.
+
+    With Gaussian noise epsilon may be had for another delta than the sum of theirs.
+    """
+    assumptions = (
+        FRESH,
+        *dict.fromkeys(sentence for each in promises for sentence in each.assumptions if sentence != ONCE),
+    )
+    added = math.fsum(each.epsilon for each in promises)
+    total = math.fsum(each.delta for each in promises)
+    if promises and all(each.mechanism == "discrete-gaussian" for each in promises):
+        target = total if delta is None else delta
+        ratio = joined(each.sensitivity / each.noise_scale for each in promises)
+        tighter = gaussian_epsilon(target, ratio) + math.fsum(each.label_epsilon for each in promises)
+        if delta is not None or tighter < added:
+            return Composed(tighter, target, assumptions)
+    elif delta is not None:
+        raise ValueError("delta can be chosen only where all noise is Gaussian")
+    return Composed(added, total, assumptions)
+
+
+def heaviest(digest: DigestSettings) -> float:
+    """Give max_k w_k, the largest share of a sample in a digest."""
+    return max(digest.weights, default=1 / digest.samples_per_digest)
+
+
+def sensitivity(norm: str, clip_norm: str, bound: float, elements: int, *, signed: bool = False) -> float:
+    """Give how far apart, in L1 or L2, two clipped features can be; multiplied by w_k, two digests.
+
+    Features are not below zero unless `signed`.
+    """
+    if clip_norm == "box":
+        return bound * (2 if signed else 1) * (elements if norm == "L1" else math.sqrt(elements))
+    if elements == 1 or signed:
+        # opposite points of a ball lie farthest apart; in L1 those of an L2 ball on its diagonals
+        longest = math.sqrt(elements) if (norm, clip_norm) == ("L1", "l2") else 1.0
+        return bound * (2 if signed else 1) * longest
+    if norm == "L2":
+        return math.sqrt(2) * bound
+    if clip_norm == "l1":
+        return 2 * bound
+    # two features without a common element, each spread evenly over its half of them
+    half = elements // 2
+    return bound * (math.sqrt(half) + math.sqrt(elements - half))
+
+
+def keep_probability(label_epsilon: float, classes: int) -> float:
+    """Give e^epsilon / (e^epsilon + K - 1): how often randomised response leaves a label as it is."""
+    return 1 / (1 + (classes - 1) * math.exp(-label_epsilon))
+
+
+def _paper(privacy: PrivacySettings, digest: DigestSettings, elements: int) -> Promise:
+    largest = heaviest(digest)
+    return Promise(
+        mechanism=privacy.mechanism,
+        adjacency=privacy.adjacency,
+        epsilon=math.inf,
+        delta=0.0,
+        epsilon_if_bound_public=record_epsilon_if_public(
+            elements, privacy.scale_size, privacy.epsilon, largest
+        ),
+        sensitivity=elements * largest,
+        norm="L1",
+        noise_scale=laplace_scale(1.0, privacy.epsilon, privacy.scale_size),
+        unit="tau",
+        assumptions=(INFINITE, IN_TAU, IF_PUBLIC, mixed(digest, largest), drawn(privacy), UPDATES),
+    )
+
+
+def _nothing(privacy: PrivacySettings) -> Promise:
+    return Promise(
+        mechanism=privacy.mechanism,
+        adjacency=privacy.adjacency,
+        epsilon=math.inf,
+        delta=0.0,
+        epsilon_if_bound_public=math.inf,
+        sensitivity=math.inf,
+        norm="L1",
+        noise_scale=0.0,
+        unit="feature",
+        assumptions=(NO_NOISE, UPDATES),
+    )
+
+
+def _sound(privacy: PrivacySettings, digest: DigestSettings, elements: int, classes: int | None) -> Promise:
+    assert privacy.clip_bound is not None
+    gaussian, largest = privacy.mechanism == "discrete-gaussian", heaviest(digest)
+    norm, delta = ("L2", privacy.delta) if gaussian else ("L1", 0.0)
+    moved = largest * sensitivity(norm, privacy.clip_norm, privacy.clip_bound, elements)
+    label_epsilon = privacy.label_epsilon if privacy.adjacency == "replace-one" else None
+    record = privacy.epsilon + (label_epsilon or 0.0)
+    kept = None if label_epsilon is None or classes is None else keep_probability(label_epsilon, classes)
+    return Promise(
+        mechanism=privacy.mechanism,
+        adjacency=privacy.adjacency,
+        epsilon=record,
+        delta=delta,
+        epsilon_if_bound_public=record,
+        sensitivity=moved,
+        norm=norm,
+        noise_scale=gaussian_sigma(privacy.epsilon, delta, moved) if gaussian else moved / privacy.epsilon,
+        unit="feature",
+        label_epsilon=label_epsilon or 0.0,
+        keep_probability=kept,
+        assumptions=(
+            neighbours(privacy),
+            labels(privacy, kept),
+            mixed(digest, largest),
+            clipped(privacy),
+            ENCODER,
+            *((CURVE,) if gaussian else ()),
+            drawn(privacy),
+            ONCE,
+            UPDATES,
+        ),
+    )

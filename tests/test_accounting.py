@@ -1,0 +1,313 @@
+"""What a release promises: sensitivities by search, noise against exact curves, costs that add up."""
+
+import itertools
+import math
+
+import pytest
+
+from feddig.privacy.accounting import Promise, compose, keep_probability, promise, sensitivity
+from feddig.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma, joined
+from feddig.settings import DigestSettings, PrivacySettings
+
+
+def sound(
+    mechanism: str = "discrete-gaussian", spd: int = 4, classes: int | None = 10, **keys: object
+) -> Promise:
+    settings: dict[str, object] = {"epsilon": 1.0, "delta": 1e-6, "clip_bound": 60.0, "random": "system"}
+    privacy = PrivacySettings(mechanism=mechanism, **(settings | keys))  # type: ignore[arg-type]
+    return promise(privacy, DigestSettings(samples_per_digest=spd), 256, classes)
+
+
+# --- how far a record can move a digest
+
+
+def farthest(norm: str, clip_norm: str, bound: int, elements: int, signed: bool) -> float:
+    """Search the whole grid of integer features for the two that lie farthest apart."""
+    steps = range(-bound if signed else 0, bound + 1)
+    inside = {
+        "l1": lambda feature: sum(map(abs, feature)) <= bound,
+        "l2": lambda feature: sum(value * value for value in feature) <= bound * bound,
+        "box": lambda feature: True,
+    }[clip_norm]
+    features = [feature for feature in itertools.product(steps, repeat=elements) if inside(feature)]
+    gaps = ([abs(a - b) for a, b in zip(*pair, strict=True)] for pair in itertools.combinations(features, 2))
+    return max(math.fsum(gap) if norm == "L1" else math.hypot(*gap) for gap in gaps)
+
+
+@pytest.mark.parametrize("elements", [1, 2, 3])
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize(("norm", "clip_norm"), [*itertools.product(("L1", "L2"), ("l1", "l2", "box"))])
+def test_no_two_features_of_a_grid_are_farther_apart(
+    norm: str, clip_norm: str, elements: int, signed: bool
+) -> None:
+    bound = 5 if elements < 3 else 3
+    found = farthest(norm, clip_norm, bound, elements, signed)
+    claimed = sensitivity(norm, clip_norm, bound, elements, signed=signed)
+    assert found <= claimed + 1e-12
+    # the corners of an L2 ball along its diagonals are not on the grid; all others are
+    if (norm, clip_norm) != ("L1", "l2") or elements == 1:
+        assert found == pytest.approx(claimed)
+
+
+@pytest.mark.parametrize("elements", [2, 3, 4, 5])
+@pytest.mark.parametrize("signed", [False, True])
+def test_the_l1_width_of_an_l2_ball_is_reached(elements: int, signed: bool) -> None:
+    """By features without a common element, or by opposite ones."""
+    half = elements // 2
+    if signed:
+        one = [1 / math.sqrt(elements)] * elements
+        other = [-value for value in one]
+    else:
+        one = [1 / math.sqrt(half)] * half + [0.0] * (elements - half)
+        other = [0.0] * half + [1 / math.sqrt(elements - half)] * (elements - half)
+    reached = math.fsum(abs(a - b) for a, b in zip(one, other, strict=True))
+    assert math.hypot(*one) == pytest.approx(1)
+    assert sensitivity("L1", "l2", 1.0, elements, signed=signed) == pytest.approx(reached)
+
+
+def test_the_designs_sensitivities() -> None:
+    assert sensitivity("L1", "l1", 3.0, 256) == 6
+    assert sensitivity("L2", "l2", 3.0, 256) == pytest.approx(3 * math.sqrt(2))
+    assert sensitivity("L2", "l2", 3.0, 256, signed=True) == 6
+    assert sensitivity("L1", "box", 3.0, 256) == 768
+    assert sensitivity("L2", "box", 3.0, 256) == 48
+
+
+def test_the_heaviest_weight_decides() -> None:
+    """The paper's mechanism takes any weights: 256 elements, each of which can move by w tau."""
+    for weights, moved in (((), 64.0), ((0.7, 0.1, 0.1, 0.1), 179.2)):
+        found = promise(PrivacySettings(), DigestSettings(samples_per_digest=4, weights=weights), 256)
+        assert found.sensitivity == pytest.approx(moved)
+        assert found.epsilon_if_bound_public == pytest.approx(100 * moved)
+
+
+# --- Gaussian noise
+
+
+@pytest.mark.parametrize(("epsilon", "sigma"), [(1, "4.2247"), (2, "2.2305"), (4, "1.1935"), (8, "0.6529")])
+def test_sigma_of_the_design(epsilon: float, sigma: str) -> None:
+    assert f"{gaussian_sigma(epsilon, 1e-6):.4f}" == sigma
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.01, 1.0, 8.0, 30.0])
+@pytest.mark.parametrize("ratio", [0.05, 0.5, 1.0, 3.0])
+def test_delta_is_the_mass_that_epsilon_does_not_cover(epsilon: float, ratio: float) -> None:
+    """The integral of (p(x) - e^epsilon p(x + ratio))+, p normal of variance 1, by Simpson's rule."""
+    edge = epsilon / ratio - ratio / 2  # below it the difference is negative
+    width, count = 12.0, 20_000
+
+    def excess(at: float) -> float:
+        return (math.exp(-at * at / 2) - math.exp(epsilon - (at + ratio) ** 2 / 2)) / math.sqrt(2 * math.pi)
+
+    start = max(edge, -width)
+    step = 2 * width / count
+    points = (
+        excess(start + step * i) * (1 if i in (0, count) else 4 if i % 2 else 2) for i in range(count + 1)
+    )
+    assert gaussian_delta(epsilon, ratio) == pytest.approx(math.fsum(points) * step / 3, rel=1e-7, abs=1e-300)
+
+
+@pytest.mark.parametrize("delta", [1e-2, 1e-6, 1e-12])
+@pytest.mark.parametrize("epsilon", [1e-3, 0.1, 1.0, 10.0, 100.0, 10_000.0])
+def test_sigma_and_epsilon_are_inverses(epsilon: float, delta: float) -> None:
+    sigma = gaussian_sigma(epsilon, delta, 2.0)
+    assert gaussian_delta(epsilon, 2 / sigma) == pytest.approx(delta, rel=1e-7)
+    assert gaussian_epsilon(delta, 2 / sigma) == pytest.approx(epsilon, rel=1e-9)
+
+
+def test_enough_noise_costs_no_epsilon_at_all() -> None:
+    assert gaussian_epsilon(0.5, 0.1) == 0.0
+
+
+def discrete_delta(epsilon: float, sigma: float, shift: int) -> float:
+    """Add up (P(k) - e^epsilon P(k - shift))+ over the integers, P the discrete Gaussian."""
+    reach = range(-int(40 * sigma) - shift, int(40 * sigma) + shift + 1)
+    whole = math.fsum(math.exp(-k * k / (2 * sigma**2)) for k in reach)
+    excess = (
+        math.exp(-k * k / (2 * sigma**2)) - math.exp(epsilon - (k - shift) ** 2 / (2 * sigma**2))
+        for k in reach
+    )
+    return math.fsum(max(0.0, each) for each in excess) / whole
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 4.0, 8.0])
+@pytest.mark.parametrize("shift", [20, 21, 50, 100])
+def test_on_a_fine_grid_the_discrete_curve_is_the_continuous_one(epsilon: float, shift: int) -> None:
+    sigma = gaussian_sigma(epsilon, 1e-6, shift)
+    assert abs(discrete_delta(epsilon, sigma, shift) / 1e-6 - 1) < 2.5 / sigma**2
+
+
+def test_on_a_coarse_grid_it_is_not() -> None:
+    """Why the grid must be fine: with sigma below one step delta is three times what was promised."""
+    assert discrete_delta(8.0, gaussian_sigma(8.0, 1e-6), 1) > 2.9e-6
+
+
+# --- what is promised
+
+
+def test_the_papers_mechanism_promises_nothing() -> None:
+    found = promise(PrivacySettings(), DigestSettings(), 256)
+    assert (found.epsilon, found.delta, found.epsilon_if_bound_public) == (math.inf, 0.0, 6400)
+    assert (found.sensitivity, found.unit) == (64, "tau")
+    assert found.noise_scale == pytest.approx(0.01)
+    assert found.sensitivity / found.noise_scale == pytest.approx(6400)
+    assert any("infinite" in sentence for sentence in found.assumptions)
+    assert any("units of tau" in sentence for sentence in found.assumptions)
+
+
+def test_no_noise_promises_nothing() -> None:
+    found = promise(PrivacySettings(mechanism="none"), DigestSettings(), 256)
+    assert (found.epsilon, found.epsilon_if_bound_public, found.noise_scale) == (math.inf, math.inf, 0.0)
+
+
+def test_laplace_noise_is_sensitivity_over_epsilon() -> None:
+    found = sound("discrete-laplace", clip_norm="l1", epsilon=0.5)
+    assert (found.epsilon, found.delta, found.norm) == (0.5, 0.0, "L1")
+    assert (found.sensitivity, found.noise_scale) == (30, 60)
+
+
+def test_gaussian_noise_is_sigma_for_sensitivity_one_times_the_sensitivity() -> None:
+    found = sound(epsilon=8.0)
+    assert (found.epsilon, found.delta, found.norm) == (8.0, 1e-6, "L2")
+    assert found.sensitivity == pytest.approx(60 * math.sqrt(2) / 4)
+    assert found.noise_scale == pytest.approx(0.6529353844 * found.sensitivity)
+
+
+@pytest.mark.parametrize("mechanism", ["discrete-laplace", "discrete-gaussian"])
+def test_more_samples_in_a_digest_need_less_noise(mechanism: str) -> None:
+    assert sound(mechanism, spd=16).noise_scale == pytest.approx(sound(mechanism, spd=4).noise_scale / 4)
+
+
+def test_labels_cost_only_where_they_may_change() -> None:
+    assert (sound().label_epsilon, sound().keep_probability) == (0.0, None)
+    other = sound(adjacency="replace-one", label_epsilon=2.0)
+    assert (other.epsilon, other.label_epsilon) == (3.0, 2.0)
+    assert other.keep_probability == pytest.approx(math.exp(2) / (math.exp(2) + 9))
+    assert other.noise_scale == sound().noise_scale
+    assert sound(classes=None, adjacency="replace-one", label_epsilon=2.0).keep_probability is None
+
+
+@pytest.mark.parametrize("classes", [2, 10, 62])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
+def test_randomised_response_is_as_private_as_it_says(classes: int, epsilon: float) -> None:
+    kept = keep_probability(epsilon, classes)
+    assert math.log(kept / ((1 - kept) / (classes - 1))) == pytest.approx(epsilon)
+
+
+def test_a_label_is_surely_kept_at_an_epsilon_beyond_all_bounds() -> None:
+    assert keep_probability(1e6, 10) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("keys", "sentence"),
+    [
+        ({}, "Labels are public"),
+        ({}, "another of its class"),
+        ({"adjacency": "replace-one", "label_epsilon": 1.0}, "any other"),
+        ({"adjacency": "replace-one", "label_epsilon": 1.0}, "added to the 1 of the features"),
+        ({"clip_norm": "box"}, "each to at most 60"),
+        ({"random": "seeded"}, "whoever knows it takes the noise off"),
+        ({"random": "system"}, "system's entropy"),
+        ({}, "updates in every round are not covered"),
+        ({}, "released once"),
+        ({}, "Gaussian noise on real numbers"),
+    ],
+)
+def test_a_promise_tells_what_it_rests_on(keys: dict[str, object], sentence: str) -> None:
+    assert sentence in " ".join(sound(**keys).assumptions)  # type: ignore[arg-type]
+
+
+def test_laplace_noise_needs_no_curve() -> None:
+    assert "Gaussian" not in " ".join(sound("discrete-laplace").assumptions)
+
+
+# --- several releases
+
+
+def test_costs_add_up() -> None:
+    together = compose([sound("discrete-laplace", epsilon=0.5), sound("discrete-laplace"), sound()])
+    assert (together.epsilon, together.delta) == (2.5, 1e-6)
+    assert together.assumptions[0].startswith("Every release draws noise of its own")
+    assert not any("released once" in sentence for sentence in together.assumptions)
+    assert len(set(together.assumptions)) == len(together.assumptions)
+
+
+def test_nothing_released_costs_nothing() -> None:
+    assert (compose([]).epsilon, compose([]).delta) == (0.0, 0.0)
+
+
+def test_an_infinite_cost_stays_infinite() -> None:
+    endless = promise(PrivacySettings(), DigestSettings(), 256)
+    assert compose([sound(), endless]).epsilon == math.inf
+
+
+def test_gaussian_releases_together_cost_less_than_their_sum() -> None:
+    """Four equal releases are one of twice the ratio."""
+    together = compose([sound()] * 4)
+    assert together.delta == 4e-6
+    assert together.epsilon == pytest.approx(gaussian_epsilon(4e-6, 2 / gaussian_sigma(1.0, 1e-6)))
+    assert together.epsilon < 4
+    assert compose([sound()]).epsilon == pytest.approx(1.0)
+
+
+def test_labels_are_charged_at_every_release() -> None:
+    plain, labelled = sound(), sound(adjacency="replace-one", label_epsilon=2.0)
+    assert compose([labelled] * 3).epsilon == pytest.approx(compose([plain] * 3).epsilon + 6)
+
+
+def test_delta_can_be_chosen_for_gaussian_noise_only() -> None:
+    stricter = compose([sound()] * 2, delta=1e-9)
+    assert stricter.delta == 1e-9
+    assert stricter.epsilon > compose([sound()] * 2).epsilon
+    with pytest.raises(ValueError, match="Gaussian"):
+        compose([sound("discrete-laplace")], delta=1e-9)
+
+
+def test_joined_ratios() -> None:
+    assert joined([3.0, 4.0]) == 5.0
+
+
+# --- against an accountant by others
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-10])
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 8.0, 100.0])
+def test_sigma_agrees_with_dp_accounting(epsilon: float, delta: float) -> None:
+    oracle = pytest.importorskip("dp_accounting")
+    assert gaussian_sigma(epsilon, delta) == pytest.approx(
+        oracle.get_sigma_gaussian(epsilon, delta), rel=1e-8
+    )
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("releases", [1, 2, 5])
+def test_repeated_gaussian_releases_agree_with_dp_accounting(releases: int) -> None:
+    oracle = pytest.importorskip("dp_accounting")
+    pld = pytest.importorskip("dp_accounting.pld")
+    once = sound()
+    event = oracle.GaussianDpEvent(once.noise_scale / once.sensitivity)
+    accountant = pld.PLDAccountant().compose(oracle.SelfComposedDpEvent(event, releases))
+    expected = accountant.get_epsilon(1e-6)
+    assert compose([once] * releases, delta=1e-6).epsilon == pytest.approx(expected, rel=1e-3)
+    assert compose([once] * releases, delta=1e-6).epsilon <= expected + 1e-9
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_unlike_gaussian_releases_agree_with_dp_accounting() -> None:
+    oracle = pytest.importorskip("dp_accounting")
+    pld = pytest.importorskip("dp_accounting.pld")
+    releases = [sound(epsilon=epsilon) for epsilon in (0.5, 1.0, 4.0)]
+    accountant = pld.PLDAccountant()
+    for each in releases:
+        accountant.compose(oracle.GaussianDpEvent(each.noise_scale / each.sensitivity))
+    assert compose(releases, delta=1e-5).epsilon == pytest.approx(accountant.get_epsilon(1e-5), rel=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_laplace_noise_agrees_with_dp_accounting() -> None:
+    oracle = pytest.importorskip("dp_accounting")
+    pld = pytest.importorskip("dp_accounting.pld")
+    found = sound("discrete-laplace", epsilon=0.7)
+    accountant = pld.PLDAccountant().compose(oracle.LaplaceDpEvent(found.noise_scale / found.sensitivity))
+    assert accountant.get_epsilon(1e-9) == pytest.approx(found.epsilon, rel=1e-3)
