@@ -1,19 +1,24 @@
 """FedDig on Flower's own engines: the same run, to the last digit that matters."""
 
+import json
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
 
 from feddig import run
-from feddig.experiment_file import experiment_from_table
+from feddig.experiment_file import experiment_from_table, write_experiment
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 pytestmark = pytest.mark.flower
 
+EXAMPLE = Path(__file__).parents[1] / "examples" / "federation"
 BASES = ("fedavg", "fedprox", "fednova", "feddyn", "adabest")
 
 EXPERIMENT = {
@@ -49,7 +54,44 @@ run_simulation(server, client, num_supernodes=4, backend_config=resources)
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "0")
     monkeypatch.setenv("FLWR_DISABLE_UPDATE_CHECK", "1")
+    monkeypatch.setenv("FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION", "1")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+
+
+@pytest.fixture
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give Flower a home of its own, and end the processes that it leaves running there."""
+    home = tmp_path / "flower"
+    monkeypatch.setenv("FLWR_HOME", str(home))
+    yield home
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes()
+        except OSError:
+            continue  # it ended meanwhile
+        if str(home).encode() in command:
+            os.kill(int(process.name), signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="finds left-over processes in /proc")
+@pytest.mark.usefixtures("quiet", "own_home")
+def test_flwr_run_takes_the_example_as_it_is(tmp_path: Path) -> None:
+    experiment = tmp_path / "experiment.toml"
+    experiment.write_text(write_experiment(experiment_from_table(EXPERIMENT)), encoding="utf-8")
+    config = f'experiment="{experiment}" out="{tmp_path / "out"}"'
+    flwr = Path(sys.executable).with_name("flwr")
+    done = subprocess.run(
+        [
+            flwr, "run", EXAMPLE, "local", "--stream", "-c", config,
+            "--federation-config", "num-supernodes=4 client-resources-num-cpus=1",
+        ],
+        capture_output=True, text=True, timeout=240, check=False,
+        env={**os.environ, "PATH": f"{flwr.parent}{os.pathsep}{os.environ['PATH']}"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
+    assert (summary["algorithm"], summary["rounds"]) == ("feddig", 3)
 
 
 @pytest.mark.usefixtures("quiet")

@@ -157,10 +157,6 @@ class FakeGrid:
     def get_node_ids(self) -> list[int]:
         return [10, 11, 12]
 
-    def create_message(self, content: RecordDict, kind: str, node: int, group: str, ttl: float) -> Any:
-        metadata = type("Metadata", (), {"dst_node_id": node, "message_type": kind, "group_id": group})
-        return type("Message", (), {"content": content, "metadata": metadata})
-
     def push_messages(self, messages: Iterable[Any]) -> list[str]:
         ids = []
         for message in messages:
@@ -181,6 +177,12 @@ class FakeGrid:
             if answer is not None:
                 found.append(FakeReply(name, answer(message.content)))
         return found
+
+
+def write(content: RecordDict, node: int, kind: str, *, ttl: float, group_id: str) -> Any:
+    """Write a message without the run that Flower's own belong to."""
+    metadata = type("Metadata", (), {"dst_node_id": node, "message_type": kind, "group_id": group_id})
+    return type("Message", (), {"content": content, "metadata": metadata})
 
 
 class FakeReply:
@@ -215,7 +217,7 @@ def answer_as(silo: int, **changes: Any) -> Callable[[RecordDict], RecordDict]:
 def engine_over(grid: FakeGrid, store: Store | None = None, present: Any = None) -> GridEngine:
     table = np.ones((3, 9), dtype=bool) if present is None else present
     store = Store() if store is None else store
-    return GridEngine(grid, Absence(table), store, experiment="text", deadline=0.2)  # type: ignore[arg-type]
+    return GridEngine(grid, Absence(table), store, experiment="text", deadline=0.2, write=write)  # type: ignore[arg-type]
 
 
 def requests(round: int = 7) -> list[Request]:

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -37,10 +37,17 @@ class GridEngine:
     """Carries requests over Flower's grid; in a simulation the availability table says who is asked at all."""
 
     def __init__(
-        self, grid: Grid, absence: Absence, digests: DigestStore, *, experiment: str, deadline: float
+        self,
+        grid: Grid,
+        absence: Absence,
+        digests: DigestStore,
+        *,
+        experiment: str,
+        deadline: float,
+        write: Callable[..., Message] = Message,
     ) -> None:
         self._grid, self._absence, self._digests = grid, absence, digests
-        self._experiment, self._deadline = experiment, deadline
+        self._experiment, self._deadline, self._write = experiment, deadline, write
         self._nodes: dict[int, int] = {}
 
     def known_away(self, requests: Sequence[Request]) -> list[Request]:
@@ -126,7 +133,7 @@ class GridEngine:
         return self._nodes
 
     def _message(self, content: RecordDict, node: int, kind: str, round: int) -> Message:
-        return self._grid.create_message(content, kind, node, str(round), self._deadline)
+        return self._write(content, node, kind, ttl=self._deadline, group_id=str(round))
 
 
 def _onto(reply: Reply, request: Request) -> Reply:
