@@ -1,4 +1,4 @@
-"""The command line: `feddig run|compare|datasets|privacy`, `feddig digest make|show`, `feddig encoder make|import`.
+"""The command line: `feddig run|compare|datasets|privacy`, `feddig digest|ledger|encoder ...`.
 
 What a person reads while waiting goes to standard error; results go to standard output. Mistakes are
 one line and exit code 2. torch is imported only when a command really runs.
@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from feddig._version import __version__
+from feddig.cli_ledger import LedgerFile, Recipient, check_ledger_options, ledger_app
 from feddig.cli_privacy import privacy_command
 from feddig.errors import FedDigError
 from feddig.options import (
@@ -51,6 +52,7 @@ app = typer.Typer(
 digest_app = typer.Typer(no_args_is_help=True, help="Make a silo's digest, or show what is in one.")
 encoder_app = typer.Typer(no_args_is_help=True, help="Make the public encoder, or import one.")
 app.add_typer(digest_app, name="digest")
+app.add_typer(ledger_app, name="ledger")
 app.add_typer(encoder_app, name="encoder")
 app.command("privacy")(privacy_command)
 
@@ -249,6 +251,8 @@ def digest_make(
         typer.Option(min=0, help="Number of classes in the federation, if this data does not show them all."),
     ] = 0,
     out: Annotated[Path, typer.Option(help="Digest file to write.")] = Path("digest.safetensors"),
+    ledger: LedgerFile = None,
+    recipient: Recipient = None,
     data_dir: DataDir = None,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -257,14 +261,18 @@ def digest_make(
     """Make the digest that a silo sends once, with noise from the system's entropy (unless set to seeded)."""
     show_log(log_level)
     from feddig.digest import write_digest
-    from feddig.digest_making import digest_of_silo
+    from feddig.digest_making import digest_of_silo, note_release
 
+    check_ledger_options(ledger, recipient, out)
     experiment = chosen_experiment(file, overrides, data_dir, {"privacy.random": "system"})
     if out.exists():
         raise FedDigError(
             f"{out}: exists already; a second digest of the same data reveals more, so it is not replaced"
         )
     digest = digest_of_silo(experiment, silo, all_data=all_data, classes=classes)
+    if ledger is not None:
+        # first: a digest that left without a note would cost nothing
+        note_release(ledger, digest, experiment, recipient or "moderator")
     write_digest(out, digest)
     if not quiet or as_json:
         _print_digest(out, as_json=as_json)

@@ -12,7 +12,11 @@ from feddig.errors import SettingError
 from feddig.experiment import Experiment
 from feddig.layout import lay_out, load_data
 from feddig.models.encoder import encoder_hash, load_encoder
+from feddig.privacy.accounting import promise
+from feddig.privacy.ledger import Ledger
+from feddig.privacy.ledger_format import Entry
 from feddig.privacy.mechanism import guarantee
+from feddig.privacy.spending import Budget
 from feddig.samples import ImageSource, RawSamples, padded_shape
 
 
@@ -44,6 +48,16 @@ def digest_of_silo(experiment: Experiment, silo: int, *, all_data: bool = False,
         privacy=experiment.privacy,
         encoder=encoder_hash(encoder),
     )
+
+
+def note_release(ledger: Path, digest: Digest, experiment: Experiment, recipient: str) -> Entry:
+    """Note in a silo's ledger that this digest is about to leave, or refuse it if that is over the budget."""
+    privacy = experiment.privacy
+    promised = promise(
+        privacy, experiment.digest, math.prod(digest.features.shape[1:]), int(digest.labels.shape[1])
+    )
+    budget = Budget(privacy.budget_epsilon, privacy.budget_delta)
+    return Ledger(ledger).release(digest.hash, promised, recipient, budget)
 
 
 def describe_digest(path: Path) -> dict[str, Any]:

@@ -20,6 +20,10 @@ class FileFormatError(FedDigError):
     """A file of ours (digest, encoder, checkpoint, results) that is damaged or of another version."""
 
 
+class BudgetError(FedDigError):
+    """A release that would cost a record more than its privacy budget."""
+
+
 class DivergenceError(FedDigError):
     """Training produced weights or losses that are not finite numbers."""
 

@@ -1,0 +1,208 @@
+"""A silo's ledger: what was released, when, to whom, at what cost to a record; and the refusal of what costs too much.
+
+A ledger belongs to one body of data, whose records all its releases are about. It is a file of JSON lines, a release
+each, to which lines are only ever appended. Each line holds the hash of the line before, so a changed, added, moved or
+removed line is noticed; a second file beside it, `FILE.head`, holds the number of entries and the last one's hash, so
+that lines missing at the end are noticed too.
+
+A release is announced in the head, appended, then confirmed in the head, each flushed to the disk; only then may the
+digest leave. Whenever the process is killed, the ledger has every digest that left, and at most one that did not.
+
+This protects against accidents, and against somebody who changes one file and not the other. It does not protect
+against the owner of the disk: nothing here is secret, so both files can be written anew, put back to an older state
+or deleted together. Whoever must notice that keeps the last hash elsewhere.
+"""
+
+import logging
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from io import FileIO
+from pathlib import Path
+
+from feddig.errors import FedDigError, FileFormatError
+from feddig.files import write_atomically
+from feddig.privacy.accounting import Composed, Promise
+from feddig.privacy.ledger_format import GENESIS, RELEASE, RESEND, Entry, Head, read_entry, read_head
+from feddig.privacy.spending import Budget, charge, check_budget
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
+
+log = logging.getLogger("feddig")
+
+NO_LIMIT = Budget()
+RESTORE = "go on only with both files restored from a backup, or take what was spent for unknown"
+
+
+class Ledger:
+    """The ledger in a file, which need not exist before the first release."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.head_path = self.path.with_name(f"{self.path.name}.head")
+
+    def entries(self) -> list[Entry]:
+        """Read all entries; refuse a ledger in which anything was changed, added, moved or removed.
+
+        Only a last line that was cut off in mid-write is left out, with a word in the log: its digest never left.
+        """
+        if self._is_new():
+            return []
+        with self.path.open("rb", buffering=0) as stream:
+            _lock(stream, alone=False)
+            return self._verified(stream.readall())[0]
+
+    def spent(self, budget: Budget = NO_LIMIT) -> Composed:
+        """Say what all releases so far cost a record together."""
+        return charge(_charged(self.entries()), budget)
+
+    def release(self, digest_hash: str, promise: Promise, recipient: str, budget: Budget = NO_LIMIT) -> Entry:
+        """Note a release before it happens, or refuse it if it would cost a record more than the budget.
+
+        A digest that was released before, to whomever, costs nothing again. When this returns, the digest may leave.
+        """
+        if not recipient or not recipient.isprintable():
+            raise FedDigError(
+                f"{self.path}: the recipient {recipient!r} is not a name; give one in a few words"
+            )
+        # opening for appending makes the file, and a ledger that went missing is to stay missing
+        self._is_new()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a+b", buffering=0) as stream:
+                _lock(stream, alone=True)
+                stream.seek(0)
+                entries, end = self._verified(stream.readall())
+                entry = self._next(entries, digest_hash, promise, recipient, budget)
+                self._append(stream, end, entry)
+        except OSError as error:
+            raise FedDigError(
+                f"{self.path}: cannot be written ({error.strerror}), so nothing was released; put that right first"
+            ) from error
+        log.info(
+            "%s: %s %d of digest %s to %s", self.path, entry.kind, entry.number, digest_hash[:12], recipient
+        )
+        return entry
+
+    def _next(
+        self, entries: Sequence[Entry], digest_hash: str, promise: Promise, recipient: str, budget: Budget
+    ) -> Entry:
+        """Make the entry that comes next."""
+        charged = _charged(entries)
+        earlier = next((entry for entry in entries if entry.digest == digest_hash), None)
+        cost = (
+            check_budget(str(self.path), charged, promise, budget)
+            if earlier is None
+            else charge(charged, budget)
+        )
+        return Entry(
+            number=len(entries) + 1,
+            time=datetime.now(UTC).isoformat(timespec="seconds"),
+            kind=RELEASE if earlier is None else RESEND,
+            recipient=recipient,
+            digest=digest_hash,
+            promise=promise if earlier is None else earlier.promise,
+            composed_epsilon=cost.epsilon,
+            composed_delta=cost.delta,
+            previous=_last(entries),
+        )
+
+    def _append(self, stream: FileIO, end: int, entry: Entry) -> None:
+        line = entry.line
+        # what could not be read back must not be written
+        read_entry(line[:-1])
+        # flushes the folder as well, in which the ledger may be new
+        write_atomically(self.head_path, Head(entry.number - 1, entry.previous, entry.hash).text)
+        stream.truncate(end)
+        while line:
+            line = line[stream.write(line) :]
+        os.fsync(stream.fileno())
+        write_atomically(self.head_path, Head(entry.number, entry.hash).text)
+
+    def _is_new(self) -> bool:
+        """Tell whether there is no ledger yet; refuse one that went missing and left its head behind."""
+        # in this order, because a file that somebody begins meanwhile is there before its head
+        head = self._head(is_new=True)
+        if self.path.exists():
+            return False
+        self._check_end([], head, is_cut=False)
+        return True
+
+    def _verified(self, content: bytes) -> tuple[list[Entry], int]:
+        """Check everything; give the entries, and how many bytes they take."""
+        end = content.rfind(b"\n") + 1
+        head = self._head(is_new=not content)
+        entries = self._chain(content[:end].split(b"\n")[:-1])
+        self._check_end(entries, head, is_cut=end < len(content))
+        if end < len(content):
+            log.warning(
+                "%s: line %d was cut off in mid-write and is left out; its digest was never released",
+                self.path,
+                len(entries) + 1,
+            )
+        return entries, end
+
+    def _head(self, *, is_new: bool) -> Head:
+        try:
+            return read_head(self.head_path.read_bytes())
+        except FileNotFoundError:
+            if is_new:
+                return Head()
+            raise FileFormatError(
+                f"{self.path}: is no ledger, or {self.head_path.name}, which says how far it goes, was removed; "
+                f"{RESTORE}"
+            ) from None
+        except ValueError as error:
+            raise FileFormatError(f"{self.head_path}: is damaged ({error}); {RESTORE}") from None
+
+    def _chain(self, lines: Sequence[bytes]) -> list[Entry]:
+        """Read the lines and check that each follows the one before."""
+        entries: list[Entry] = []
+        previous = GENESIS
+        for number, line in enumerate(lines, 1):
+            try:
+                entry = read_entry(line)
+            except ValueError as error:
+                raise FileFormatError(
+                    f"{self.path}: line {number} was changed or damaged ({error}); {RESTORE}"
+                ) from None
+            if (entry.number, entry.previous) != (number, previous):
+                raise FileFormatError(
+                    f"{self.path}: line {number} does not follow the one before: entries were removed, added or "
+                    f"moved; {RESTORE}"
+                )
+            entries.append(entry)
+            previous = entry.hash
+        return entries
+
+    def _check_end(self, entries: Sequence[Entry], head: Head, *, is_cut: bool) -> None:
+        """Check that the ledger ends where its head says, or one further if that one was just being appended."""
+        found = (len(entries), _last(entries))
+        if found == (head.count, head.hash) and (head.coming or not is_cut):
+            return
+        if found == (head.count + 1, head.coming) and not is_cut and _last(entries[:-1]) == head.hash:
+            return
+        if found[0] < head.count:
+            fault = f"ends after line {found[0]}, but {self.head_path.name} counts {head.count}: entries were removed"
+        elif is_cut or found[0] > head.count:
+            fault = f"goes on after line {head.count}, where {self.head_path.name} says it ends: something was added"
+        else:
+            fault = f"line {found[0]} is not the last entry that {self.head_path.name} names"
+        raise FileFormatError(f"{self.path}: {fault}; {RESTORE}")
+
+
+def _last(entries: Sequence[Entry]) -> str:
+    return entries[-1].hash if entries else GENESIS
+
+
+def _charged(entries: Sequence[Entry]) -> list[Promise]:
+    return [entry.promise for entry in entries if entry.kind == RELEASE]
+
+
+def _lock(stream: FileIO, *, alone: bool) -> None:
+    """Wait for others who write, and if `alone` for those who read; closing the file lets go."""
+    if fcntl is not None:
+        fcntl.flock(stream.fileno(), fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
