@@ -41,3 +41,12 @@ def test_the_papers_round_prints_a_line_for_each_case() -> None:
         "paper_round", "--images", "400", "--repeats", "1", "--device", "cpu", "--only", "fedavg"
     )
     assert [line.split("  ")[0] for line in said.splitlines()] == ["fedavg, ordinary eager loop", "fedavg"]
+
+
+def test_integer_noise_is_timed_by_distribution_source_and_threads(tmp_path: Path) -> None:
+    out = tmp_path / "noise.json"
+    said = run_benchmark("discrete_noise", "--digests", "20", "--repeats", "1", "--out", str(out))
+    rows = json.loads(out.read_text())["rows"]
+    assert len(rows) == 4 * 2 * 2 == len(said.splitlines()) - 1
+    assert {row["threads"] for row in rows} == {1, 2}
+    assert {row["source"] for row in rows} == {"system", "seeded"}
