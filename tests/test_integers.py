@@ -1,0 +1,487 @@
+"""Clips hold exactly in integers, sensitivities are true by brute force, and a release keeps its promise."""
+
+import itertools
+import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from feddig.errors import DataError, SettingError
+from feddig.privacy.clipping import NORMS, Clip, clip_for, clip_records, quantise
+from feddig.privacy.discrete import DiscreteGaussian, DiscreteLaplace
+from feddig.privacy.integers import (
+    Contract,
+    check_equal,
+    gaussian_noise_for,
+    laplace_noise_for,
+    noise_deviation,
+    received_features,
+    release_sums,
+    sum_records,
+)
+from feddig.privacy.labels import (
+    count_labels,
+    keep_fraction,
+    project_to_simplex,
+    randomise_labels,
+    soft_labels,
+)
+from feddig.privacy.words import SeededSource, SystemSource
+
+ONE = Fraction(1)
+SIGNS = (False, True)
+
+clips = st.builds(
+    Clip, st.sampled_from(NORMS), st.integers(1, 2**16), st.just(ONE), st.sampled_from(SIGNS)
+)  # fmt: skip
+records = arrays(
+    np.int64, st.tuples(st.integers(1, 4), st.integers(1, 9)), elements=st.integers(-(2**26), 2**26)
+)
+
+
+def holds(record: np.ndarray, clip: Clip) -> bool:
+    """Whether a record is within its clip, by Python's own integers."""
+    entries = [int(entry) for entry in record]
+    if not clip.signed and min(entries) < 0:
+        return False
+    if clip.norm == "l1":
+        return sum(map(abs, entries)) <= clip.bound
+    if clip.norm == "l2":
+        return sum(entry**2 for entry in entries) <= clip.bound**2
+    return max(map(abs, entries)) <= clip.bound
+
+
+# --- clipping
+
+
+@settings(deadline=None)
+@given(records, clips)
+def test_no_record_leaves_its_clip(raw: np.ndarray, clip: Clip) -> None:
+    before = raw.copy()
+    clipped = clip_records(raw, clip)
+    assert clipped.dtype == np.int64
+    assert all(holds(record, clip) for record in clipped)
+    assert np.array_equal(clip_records(clipped, clip), clipped)
+    assert np.array_equal(raw, before)
+    for record, result in zip(raw, clipped, strict=True):
+        if holds(record, clip):
+            assert np.array_equal(record, result)
+
+
+@settings(deadline=None)
+@given(records, clips)
+def test_a_record_is_clipped_alike_in_any_company(raw: np.ndarray, clip: Clip) -> None:
+    alone = [clip_records(record[None], clip)[0] for record in raw]
+    assert np.array_equal(clip_records(raw, clip), alone)
+
+
+@pytest.mark.parametrize(
+    ("clip", "clipped"),
+    [
+        (Clip("l1", 10, ONE), [[4, 0, 5], [1, 0, 2]]),
+        (Clip("l1", 10, ONE, signed=True), [[3, -2, 4], [1, -5, 2]]),
+        (Clip("l2", 5, ONE), [[3, 0, 3], [1, 0, 2]]),
+        (Clip("l2", 5, ONE, signed=True), [[2, -2, 3], [0, -4, 1]]),
+        (Clip("box", 4, ONE), [[4, 0, 4], [1, 0, 2]]),
+        (Clip("box", 4, ONE, signed=True), [[4, -4, 4], [1, -4, 2]]),
+    ],
+    ids=str,
+)
+def test_clips_by_hand(clip: Clip, clipped: list[list[int]]) -> None:
+    """8, -6, 10: the sum is 24, the root of squares just above 14; unsigned 18 and just below 13."""
+    assert clip_records(np.array([[8, -6, 10], [1, -5, 2]]), clip).tolist() == clipped
+
+
+def test_the_square_of_the_bound_is_still_within_and_one_more_is_not() -> None:
+    clip = Clip("l2", 5, ONE)
+    assert clip_records(np.array([[3, 4, 0], [3, 4, 1]]), clip).tolist() == [[3, 4, 0], [2, 3, 0]]
+
+
+def test_large_squares_are_compared_as_integers() -> None:
+    """Two neighbours that a double cannot tell apart: the square of 2^26, and one more."""
+    clip = Clip("l2", 2**26, ONE)
+    just = np.array([[2**26, 0], [2**26, 1]])
+    assert clip_records(just, clip).tolist() == [[2**26, 0], [2**26 * 2**26 // (2**26 + 1), 0]]
+
+
+@pytest.mark.parametrize(("norm", "bound", "step"), [("l3", 1, 1), ("l1", 0, 1), ("l1", 1, 0)])
+def test_a_clip_without_sense_is_refused(norm: str, bound: int, step: int) -> None:
+    with pytest.raises(SettingError, match=r"privacy\.clip_(norm|bound)"):
+        Clip(norm, bound, Fraction(step))
+
+
+# --- the grid
+
+
+@pytest.mark.parametrize("bound", [1.0, 60.0, 0.3, 1e-30, 1e30])
+def test_the_grid_has_a_step_of_a_power_of_two_and_a_bound_of_sixteen_bits(bound: float) -> None:
+    clip = clip_for("l2", bound)
+    assert math.frexp(float(clip.step))[0] == 0.5
+    assert 2**15 <= clip.bound < 2**16
+    assert bound * (1 - 2**-15) <= clip.bound * clip.step <= Fraction(bound)
+
+
+@pytest.mark.parametrize("bound", [0.0, -1.0, math.nan, math.inf])
+def test_a_bound_without_sense_is_refused(bound: float) -> None:
+    with pytest.raises(SettingError, match=r"privacy\.clip_bound: must be a finite number above 0"):
+        clip_for("l1", bound)
+
+
+@settings(deadline=None)
+@given(arrays(np.float32, (3, 5), elements=st.floats(0, 60, width=32)))
+def test_there_and_back_is_half_a_step_off_at_most(features: np.ndarray) -> None:
+    clip = clip_for("box", 60)
+    back = received_features(quantise(features, clip), float(clip.step), 1)
+    assert back.dtype == np.float32
+    assert np.abs(back - features).max() <= float(clip.step) / 2
+    assert np.array_equal(quantise(back, clip), quantise(features, clip))
+
+
+def test_what_lies_far_beyond_is_the_same_as_far() -> None:
+    clip = clip_for("l2", 1)
+    far = quantise(np.array([[1e38, -1e38, 1e9, 0.5]], dtype=np.float32), clip)
+    assert far.tolist() == [[2**29, -(2**29), 2**29, 2**14]]
+    assert all(holds(record, clip) for record in clip_records(far, clip))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_is_refused(value: float) -> None:
+    with pytest.raises(DataError, match="not finite numbers"):
+        quantise(np.array([[1.0, value]]), clip_for("l1", 1))
+
+
+def test_a_bound_that_sums_of_squares_cannot_hold_is_refused() -> None:
+    with pytest.raises(SettingError, match="too many for records of 256 elements; at most 67108864"):
+        quantise(np.zeros((1, 256)), Clip("l2", 2**27, ONE))
+
+
+# --- sensitivity, by brute force
+
+
+VALUES = (-4.0, -1.0, -0.5, 0.0, 0.5, 1.5, 2.0, 3.5, 6.0)
+"""Halves, which rounding moves, and values within and beyond the bounds."""
+
+
+def farthest(clip: Clip, elements: int, values: tuple[float, ...]) -> tuple[int, int]:
+    """The largest L1 and squared L2 distance of the sums of two data sets of two records that differ in one."""
+    every = np.array(list(itertools.product(values, repeat=elements)))
+    others = every[:: max(1, len(every) // 7)]
+    firsts = []
+    for other in others:
+        features = np.concatenate([every, other[None]])
+        groups = np.stack([np.arange(len(every)), np.full(len(every), len(every))], axis=1)
+        firsts.append(sum_records(features, groups, clip))
+    apart = [np.abs(sums[:, None] - sums[None]) for sums in firsts]
+    return max(int(gap.sum(2).max()) for gap in apart), max(int((gap**2).sum(2).max()) for gap in apart)
+
+
+@pytest.mark.parametrize("signed", SIGNS)
+@pytest.mark.parametrize("elements", [1, 2, 3])
+@pytest.mark.parametrize("bound", [1, 2, 3, 4])
+@pytest.mark.parametrize("norm", NORMS)
+def test_no_two_neighbours_are_farther_apart_than_the_sensitivity(
+    norm: str, bound: int, elements: int, signed: bool
+) -> None:
+    clip = Clip(norm, bound, ONE, signed)
+    l1, squared_l2 = farthest(clip, elements, VALUES)
+    assert l1 <= clip.l1_sensitivity(elements)
+    assert squared_l2 <= clip.squared_l2_sensitivity(elements)
+
+
+@pytest.mark.parametrize(
+    ("clip", "elements", "l1", "squared_l2"),
+    [
+        (Clip("l1", 3, ONE), 2, 6, 18),
+        (Clip("l1", 3, ONE, signed=True), 2, 6, 36),
+        (Clip("box", 3, ONE), 3, 9, 27),
+        (Clip("box", 3, ONE, signed=True), 2, 12, 72),
+        (Clip("l2", 4, ONE, signed=True), 1, 8, 64),
+    ],
+    ids=str,
+)
+def test_the_sensitivity_is_reached(clip: Clip, elements: int, l1: int, squared_l2: int) -> None:
+    assert (l1, squared_l2) == farthest(clip, elements, (-8.0, 0.0, 8.0))
+    assert (l1, squared_l2) == (clip.l1_sensitivity(elements), clip.squared_l2_sensitivity(elements))
+
+
+def test_the_sensitivities_of_the_design_notes() -> None:
+    """L1 ball 2 C; L2 ball sqrt(2) C; box [0, c]: ell c and sqrt(ell) c, all in steps."""
+    assert Clip("l1", 7, ONE).l1_sensitivity(256) == 14
+    assert Clip("l2", 7, ONE).squared_l2_sensitivity(256) == 98
+    assert Clip("l2", 7, ONE, signed=True).squared_l2_sensitivity(256) == 196
+    assert Clip("box", 7, ONE).l1_sensitivity(256) == 1792
+    assert Clip("box", 7, ONE).squared_l2_sensitivity(256) == 256 * 49
+    assert Clip("l2", 7, ONE).l1_sensitivity(256) == math.isqrt(256 * 98)
+
+
+def test_rounding_before_clipping_is_what_keeps_the_bound() -> None:
+    """Half a step in each of 100 elements has an L1 norm of 53, and of 100 once rounded up."""
+    record, clip = np.full((1, 100), 0.53), Clip("l1", 60, ONE)
+    assert np.abs(record).sum() < 60
+    assert quantise(record, clip).sum() == 100
+    assert clip_records(quantise(record, clip), clip).sum() <= 60
+
+
+# --- the promise
+
+
+def law(scale: Fraction, size: int) -> Decimal:
+    """The discrete Laplace probability of a size, to many digits."""
+    ratio = (-Decimal(scale.denominator) / Decimal(scale.numerator)).exp()
+    return (1 - ratio) / (1 + ratio) * ratio**size
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_privacy_loss_of_a_release_is_at_most_epsilon(norm: str, epsilon: float) -> None:
+    """All outputs of all neighbouring pairs of records of two elements; beyond the window ratios stay as they are."""
+    clip, window = Clip(norm, 2, ONE), range(-3, 6)
+    scale = laplace_noise_for(clip, 2, epsilon).scale
+    raw = np.array(list(itertools.product((0.0, 0.5, 1.5, 3.0), repeat=2)))
+    sums = {tuple(map(int, row)) for row in clip_records(quantise(raw, clip), clip)}
+    largest = Fraction(0)
+    with localcontext() as context:
+        context.prec = 60
+        chance = {size: law(scale, size) for size in range(10)}
+        for one, other in itertools.product(sums, repeat=2):
+            delta = Decimal(0)
+            for output in itertools.product(window, repeat=2):
+                there = [abs(y - x) for x, y in zip(one, output, strict=True)]
+                here = [abs(y - x) for x, y in zip(other, output, strict=True)]
+                largest = max(largest, (sum(here) - sum(there)) / scale)
+                first = chance[there[0]] * chance[there[1]]
+                second = chance[here[0]] * chance[here[1]]
+                delta += max(Decimal(0), first - Decimal(epsilon).exp() * second)
+            assert delta < Decimal(10) ** -50
+    assert largest <= Fraction(epsilon)
+
+
+def test_less_noise_would_break_the_promise() -> None:
+    """The L1 ball of bound 2: two corners are 4 apart, so a scale of 4 / epsilon is needed, and all of it."""
+    clip = Clip("l1", 2, ONE)
+    corners = clip_records(quantise(np.array([[9.0, 0.0], [0.0, 9.0]]), clip), clip)
+    apart = int(np.abs(corners[0] - corners[1]).sum())
+    assert apart / laplace_noise_for(clip, 2, 1.0).scale == 1
+    assert apart / (laplace_noise_for(clip, 2, 1.0).scale * Fraction(99, 100)) > 1
+
+
+def test_the_laplace_probabilities_sum_to_one() -> None:
+    with localcontext() as context:
+        context.prec = 60
+        total = law(Fraction(5, 2), 0) + 2 * sum(law(Fraction(5, 2), size) for size in range(1, 400))
+        assert abs(total - 1) < Decimal(10) ** -50
+
+
+# --- the release
+
+
+def contract(**changes: object) -> Contract:
+    clip = clip_for("l2", 4.0)
+    keys: dict[str, object] = {
+        "clip": clip, "noise": laplace_noise_for(clip, 6, 2.0),
+        "elements": 6, "samples_per_digest": 2, "adjacency": "same-label",
+    }  # fmt: skip
+    return Contract(**(keys | changes))  # type: ignore[arg-type]
+
+
+def draw_features(count: int = 8) -> np.ndarray:
+    return np.random.default_rng(0).exponential(1.5, (count, 2, 3)).astype(np.float32)
+
+
+def test_a_release_is_the_sum_of_clipped_records_and_noise() -> None:
+    features, groups, terms = draw_features(), np.array([[0, 5], [7, 2], [1, 3]]), contract()
+    sums = release_sums(features, groups, terms, SeededSource(0, "noise"))
+    noise = terms.noise.draw(18, SeededSource(0, "noise"))
+    clipped = clip_records(quantise(features.reshape(8, 6), terms.clip), terms.clip)
+    expected = clipped[groups[:, 0]] + clipped[groups[:, 1]] + noise.reshape(3, 6)
+    assert sums.dtype == np.int64
+    assert sums.shape == (3, 2, 3)
+    assert np.array_equal(sums.reshape(3, 6), expected)
+
+
+def test_sums_come_out_alike_however_many_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    features, groups = draw_features(100), np.random.default_rng(1).permutation(100).reshape(25, 4)
+    whole = sum_records(features, groups, clip_for("l1", 5.0))
+    monkeypatch.setattr("feddig.privacy.integers.AT_ONCE", 50)
+    assert np.array_equal(sum_records(features, groups, clip_for("l1", 5.0)), whole)
+
+
+def test_a_receiver_gets_the_mean_of_the_features_and_knows_the_noise() -> None:
+    features = np.random.default_rng(0).uniform(0, 1, (40_000, 6)).astype(np.float32)
+    groups, terms = np.arange(40_000).reshape(-1, 2), contract()
+    sums = release_sums(features, groups, terms, SystemSource(), threads=2)
+    facts = terms.facts()
+    received = received_features(sums, float(facts["step"]), int(facts["samples_per_digest"]))
+    noise = received - features[groups].mean(1)
+    assert received.dtype == np.float32
+    assert noise.std() == pytest.approx(noise_deviation(terms), rel=0.03)
+    assert abs(noise.mean()) < 6 * noise_deviation(terms) / math.sqrt(noise.size)
+
+
+def test_the_facts_are_those_of_the_contract_and_exact() -> None:
+    """An L2 bound of 4 is 2^15 steps of 2^-13; the L1 sensitivity then the root of 12 x 2^30, rounded down."""
+    assert contract().facts() == {
+        "mechanism": "discrete-laplace",
+        "noise_scale": str(Fraction(math.isqrt(12 * 2**30), 2)),
+        "adjacency": "same-label",
+        "label_keep": "1",
+        "clip_norm": "l2",
+        "clip_bound": 4.0,
+        "clip_steps": 2**15,
+        "step": 2.0**-13,
+        "signed": 0,
+        "elements": 6,
+        "samples_per_digest": 2,
+    }
+    terms = contract(
+        noise=DiscreteGaussian(Fraction(9, 2)), adjacency="replace-one", label_keep=Fraction(3, 4)
+    )
+    assert terms.facts().items() >= {
+        "mechanism": "discrete-gaussian", "noise_variance": "9/2", "label_keep": "3/4",
+    }.items()  # fmt: skip
+
+
+def test_gaussian_noise_follows_the_l2_sensitivity() -> None:
+    """Epsilon 1 and delta 1e-6 take 4.2247 sensitivities."""
+    clip = clip_for("l2", 1.0)
+    variance = gaussian_noise_for(clip, 256, 4.2247).variance
+    assert math.sqrt(variance) == pytest.approx(4.2247 * math.sqrt(2) * clip.bound)
+    assert variance >= 2 * clip.bound**2 * Fraction(4.2247) ** 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"adjacency": "same-lable"}, "did you mean 'same-label'"),
+        ({"adjacency": "replace-one"}, "replace-one needs noise on labels"),
+        ({"label_keep": Fraction(1, 2)}, "same-label takes labels as public"),
+        ({"samples_per_digest": 0}, "0 records do not fit one sum"),
+        ({"samples_per_digest": 2**40}, "do not fit one sum"),
+    ],
+)
+def test_a_contract_that_cannot_be_kept_is_refused(changes: dict[str, object], text: str) -> None:
+    with pytest.raises(SettingError, match=text):
+        contract(**changes)
+
+
+def test_samples_that_do_not_fit_the_contract_are_refused() -> None:
+    with pytest.raises(ValueError, match="in more than one group"):
+        release_sums(draw_features(), np.array([[0, 1], [1, 2]]), contract(), SystemSource())
+    with pytest.raises(ValueError, match="in a contract of 7 elements"):
+        release_sums(draw_features(), np.array([[0, 1]]), contract(elements=7), SystemSource())
+    with pytest.raises(ValueError, match="groups of 4 samples in a contract of 2"):
+        release_sums(draw_features(), np.array([[0, 1, 2, 3]]), contract(), SystemSource())
+
+
+def test_weights_that_differ_are_refused() -> None:
+    check_equal(None)
+    check_equal([])
+    check_equal([0.25] * 4)
+    with pytest.raises(SettingError, match=r"digest\.weights: \[0\.7, 0\.3\] differ"):
+        check_equal([0.7, 0.3])
+
+
+# --- labels
+
+
+@settings(deadline=None)
+@given(st.floats(0.01, 30), st.integers(2, 100))
+def test_a_label_is_kept_as_often_as_epsilon_allows_and_no_oftener(epsilon: float, classes: int) -> None:
+    keep = keep_fraction(epsilon, classes)
+    with localcontext() as context:
+        context.prec = 60
+        odds = Decimal(keep.numerator) * (classes - 1) / (keep.denominator - keep.numerator)
+        assert odds <= Decimal(epsilon).exp()
+    ideal = 1 / (1 + (classes - 1) * math.exp(-epsilon))
+    assert ideal - 1e-9 < float(keep) <= ideal + 1e-12
+    assert keep.denominator <= 2**32
+
+
+def test_labels_change_with_the_probabilities_of_randomised_response() -> None:
+    classes, keep, count = 5, Fraction(2, 3), 300_000
+    labels = np.full(count, 3)
+    shares = np.bincount(randomise_labels(labels, classes, keep, SeededSource(0)), minlength=classes) / count
+    expected = [1 / 12, 1 / 12, 1 / 12, 2 / 3, 1 / 12]
+    assert shares == pytest.approx(expected, abs=6 * math.sqrt(0.25 / count))
+    assert (labels == 3).all()
+
+
+def test_public_labels_stay_as_they_are() -> None:
+    labels = np.array([2, 0, 1])
+    assert np.array_equal(randomise_labels(labels, 3, ONE, SystemSource()), labels)
+    counts = count_labels(labels, np.array([[0, 2], [1, 1]]), 3)
+    assert counts.tolist() == [[0, 1, 1], [2, 0, 0]]
+    assert soft_labels(counts, ONE).tolist() == [[0, 0.5, 0.5], [1, 0, 0]]
+
+
+def test_seeded_labels_can_be_drawn_again() -> None:
+    labels = np.arange(1000) % 10
+    first, second, third = (
+        randomise_labels(labels, 10, Fraction(1, 2), SeededSource(seed, "labels")) for seed in (0, 0, 1)
+    )
+    assert np.array_equal(first, second)
+    assert not np.array_equal(first, third)
+
+
+def test_soft_labels_are_estimated_without_bias() -> None:
+    """Half of a large group of class 0, half of class 2."""
+    labels, keep = np.repeat([0, 2], 50_000), Fraction(3, 5)
+    noisy = randomise_labels(labels, 4, keep, SeededSource(0))
+    counts = count_labels(noisy, np.arange(100_000)[None], 4)
+    assert counts[0, 0] / 100_000 == pytest.approx(0.5 * 0.6 + 0.5 * 0.4 / 3, abs=0.01)
+    assert soft_labels(counts, keep)[0] == pytest.approx([0.5, 0, 0.5, 0], abs=0.02)
+
+
+def test_soft_labels_of_small_groups_are_shares_still() -> None:
+    counts = np.array([[4, 0, 0], [2, 1, 1], [0, 2, 2]])
+    shares = soft_labels(counts, Fraction(1, 2))
+    assert shares.dtype == np.float32
+    assert shares.min() >= 0
+    assert shares.sum(1) == pytest.approx([1, 1, 1])
+    assert shares[0].tolist() == [1, 0, 0]
+
+
+def test_labels_of_pure_chance_tell_nothing() -> None:
+    assert soft_labels(np.array([[3, 0]]), Fraction(1, 2)).tolist() == [[0.5, 0.5]]
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "classes", "text"),
+    [
+        (0.0, 10, "must be a finite number above 0"),
+        (math.inf, 10, "must be a finite number above 0"),
+        (math.nan, 10, "must be a finite number above 0"),
+        (1.0, 1, "needs two classes or more"),
+        (1e-15, 10, "too small to tell from 0"),
+    ],
+)
+def test_label_noise_without_sense_is_refused(epsilon: float, classes: int, text: str) -> None:
+    with pytest.raises(SettingError, match=text):
+        keep_fraction(epsilon, classes)
+
+
+rows = arrays(np.float64, (4, 5), elements=st.floats(-10, 10))
+
+
+@settings(deadline=None)
+@given(rows, arrays(np.float64, (4, 5), elements=st.floats(0.01, 1)))
+def test_the_projection_is_on_the_simplex_and_nothing_there_is_nearer(
+    raw: np.ndarray, other: np.ndarray
+) -> None:
+    projected = project_to_simplex(raw)
+    assert projected.min() >= 0
+    assert projected.sum(1) == pytest.approx(np.ones(4))
+    assert project_to_simplex(projected) == pytest.approx(projected)
+    elsewhere = other / other.sum(1, keepdims=True)
+    assert (((raw - projected) ** 2).sum(1) <= ((raw - elsewhere) ** 2).sum(1) + 1e-9).all()
+
+
+def test_a_laplace_scale_is_reported_as_it_is_used() -> None:
+    noise = laplace_noise_for(Clip("l1", 10, ONE), 3, 0.3)
+    assert noise == DiscreteLaplace(Fraction(noise.facts["noise_scale"]))
+    assert noise.scale >= 20 / Fraction(0.3)
