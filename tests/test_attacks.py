@@ -1,0 +1,440 @@
+"""The attacks on digests: they win where nothing protects, fail where noise hides all, and count honestly."""
+
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from feddig import load_dataset
+from feddig.data.locate import find_folder
+from feddig.data.published import PUBLISHED
+from feddig.digest import Digest, make_digest, mix_groups
+from feddig.errors import DataError
+from feddig.models.encoder import load_encoder
+from feddig.models.encoder_making import generate_images
+from feddig.privacy.attacks.candidates import Backgrounds, Candidates, encode_candidates, mixed_classes
+from feddig.privacy.attacks.intervals import (
+    Rate,
+    area_under_curve,
+    canary_epsilon,
+    clopper_pearson,
+    incomplete_beta,
+    mean_estimate,
+    true_positives,
+)
+from feddig.privacy.attacks.inversion import evaluate_inversion, optimise_images, paint, train_pseudo_inverse
+from feddig.privacy.attacks.labels import evaluate_labels, read_labels
+from feddig.privacy.attacks.lattice import check_lattice, evaluate_noise
+from feddig.privacy.attacks.linking import (
+    evaluate_linking,
+    evaluate_membership,
+    score_records,
+    score_without_labels,
+)
+from feddig.privacy.attacks.noise import Noise, assumed_noise
+from feddig.privacy.attacks.similarity import psnr, ssim
+from feddig.privacy.attacks.unmixing import Unmixed, evaluate_unmixing, unmix
+from feddig.privacy.integers import received_features
+from feddig.samples import ImageSource
+from feddig.seeds import seeded_uniforms, torch_stream
+from feddig.settings import DigestSettings, PrivacySettings
+
+CLASSES, POOL, DIGESTS = 4, 480, 30
+NO_NOISE, HUGE_NOISE = PrivacySettings(mechanism="none"), PrivacySettings(epsilon=1e-6)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A digest, and what its evaluator knows."""
+
+    digest: Digest
+    members: Tensor
+    """[digests, SpD] rows of the pool."""
+
+
+@pytest.fixture(scope="module")
+def images() -> Tensor:
+    return generate_images(2 * POOL, 1, torch_stream(0, "attacks"))
+
+
+@pytest.fixture(scope="module")
+def everybody(images: Tensor) -> Candidates:
+    return encode_candidates(load_encoder("default", 1), images, torch.arange(len(images)) % CLASSES)
+
+
+@pytest.fixture(scope="module")
+def pool(everybody: Candidates) -> Candidates:
+    return Candidates(everybody.features[:POOL], everybody.labels[:POOL])
+
+
+@pytest.fixture(scope="module")
+def public(everybody: Candidates) -> Candidates:
+    return Candidates(everybody.features[POOL:], everybody.labels[POOL:])
+
+
+def scene(
+    pool: Candidates, privacy: PrivacySettings, spd: int = 4, mixing: str = "random", digests: int = DIGESTS
+) -> Scene:
+    """Let a silo that holds the pool's first samples make its digests."""
+    features, labels = pool.features[: digests * spd], pool.labels[: digests * spd]
+    settings = DigestSettings(samples_per_digest=spd, mixing=mixing, seed=0)
+    digest = make_digest(
+        0, features, labels, len(pool.rows), settings=settings, privacy=privacy, encoder="shipped"
+    )
+    return Scene(digest, mix_groups(labels, spd, mixing, seeded_uniforms(0, "mixing", 0)))
+
+
+# intervals
+
+
+@pytest.mark.parametrize(
+    ("right", "canaries", "epsilon"),
+    [(100, 100, 3.4930), (900, 1000, 2.0212), (750, 1000, 0.9767), (500, 1000, 0)],
+)
+def test_canaries_give_the_lower_bound_on_epsilon(right: int, canaries: int, epsilon: float) -> None:
+    assert round(canary_epsilon(right, canaries), 4) == epsilon
+
+
+def test_canary_bound_of_all_right_has_a_closed_form() -> None:
+    share = 0.05 ** (1 / 30)
+    assert canary_epsilon(30, 30) == pytest.approx(math.log(share / (1 - share)), rel=1e-12)
+    assert canary_epsilon(0, 30) == 0
+
+
+@pytest.mark.parametrize(
+    ("hits", "trials", "low", "high"),
+    [
+        (0, 10, 0.0, 0.3084971078),
+        (10, 10, 0.6915028922, 1.0),
+        (5, 10, 0.1870860284, 0.8129139716),
+        (1, 20, 0.0012650895, 0.2487327628),
+    ],
+)
+def test_clopper_pearson_has_the_published_values(hits: int, trials: int, low: float, high: float) -> None:
+    assert clopper_pearson(hits, trials) == pytest.approx((low, high), abs=1e-9)
+
+
+@pytest.mark.parametrize(("hits", "trials"), [(3, 17), (390, 400), (40, 4000)])
+def test_both_ends_of_an_interval_leave_out_half_by_the_binomial_sum(hits: int, trials: int) -> None:
+    low, high = clopper_pearson(hits, trials, 0.99)
+
+    def chance(share: float, counts: range) -> float:
+        return math.fsum(
+            math.exp(
+                math.lgamma(trials + 1) - math.lgamma(count + 1) - math.lgamma(trials - count + 1)
+                + count * math.log(share) + (trials - count) * math.log1p(-share)
+            )
+            for count in counts
+        )  # fmt: skip
+
+    assert chance(low, range(hits, trials + 1)) == pytest.approx(0.005, rel=1e-8)
+    assert chance(high, range(hits + 1)) == pytest.approx(0.005, rel=1e-8)
+
+
+def test_incomplete_beta_has_values_known_by_hand() -> None:
+    assert incomplete_beta(0.3, 1, 1) == pytest.approx(0.3)
+    assert incomplete_beta(0.5, 7, 7) == pytest.approx(0.5)
+    assert incomplete_beta(0.2, 2, 1) == pytest.approx(0.04)
+    assert incomplete_beta(0.2, 1, 3) == pytest.approx(1 - 0.8**3)
+    assert (incomplete_beta(0, 2, 3), incomplete_beta(1, 2, 3)) == (0, 1)
+
+
+def test_impossible_counts_are_refused() -> None:
+    with pytest.raises(ValueError, match="3 hits in 2"):
+        clopper_pearson(3, 2)
+
+
+def test_area_under_curve_counts_pairs_and_halves_ties() -> None:
+    area = area_under_curve(torch.tensor([3.0, 1.0]), torch.tensor([2.0, 1.0, 0.0]))
+    assert area.value == pytest.approx((3 + 1.5) / 6)
+    low, high = area.interval()
+    assert 0 <= low < area.value < high <= 1
+
+
+def test_a_perfect_area_still_has_an_interval() -> None:
+    area = area_under_curve(torch.arange(5.0) + 10, torch.arange(10.0))
+    assert area.value == 1
+    assert area.interval() == clopper_pearson(5, 5)
+
+
+def test_true_positives_lie_above_all_but_the_allowed_share() -> None:
+    others = torch.arange(100.0)
+    members = torch.tensor([97.5, 98.5, 99.5, 200.0])
+    assert true_positives(members, others, 0.01) == Rate(3, 4, 0.01)
+    assert true_positives(members, others, 0.001) == Rate(2, 4, 0.001)
+
+
+def test_estimates_have_the_normal_interval() -> None:
+    estimate = mean_estimate(torch.tensor([1.0, 2.0, 3.0]), 0.0)
+    assert estimate.interval() == pytest.approx((2 - 1.959964 / 3**0.5, 2 + 1.959964 / 3**0.5), abs=1e-5)
+
+
+# what attackers read off a digest
+
+
+def test_classes_are_read_off_soft_labels(pool: Candidates) -> None:
+    seen = scene(pool, NO_NOISE, spd=3)
+    truth = [tuple(sorted(row)) for row in pool.labels[seen.members].tolist()]
+    assert mixed_classes(seen.digest) == truth
+
+
+def test_noised_labels_still_give_as_many_classes_as_samples() -> None:
+    facts = {"samples_per_digest": 4, "weights": [0.25] * 4}
+    digest = Digest(0, torch.zeros(1, 3), torch.tensor([[0.55, 0.4, 0.05]]), facts)
+    assert mixed_classes(digest) == [(0, 0, 1, 1)]
+
+
+def test_unequal_weights_are_refused() -> None:
+    facts = {"samples_per_digest": 2, "weights": [0.25, 0.75]}
+    with pytest.raises(ValueError, match="equal"):
+        mixed_classes(Digest(0, torch.zeros(1, 3), torch.tensor([[0.25, 0.75]]), facts))
+
+
+def test_noise_is_read_off_the_facts(pool: Candidates) -> None:
+    noise = assumed_noise(scene(pool, PrivacySettings(epsilon=0.005)).digest, 80.0)
+    assert noise == Noise(pytest.approx(0.8 * 2**0.5), heavy_tails=True)
+    assert assumed_noise(scene(pool, NO_NOISE).digest, 80.0) == Noise(0.0)
+    assert float(noise.misfit(torch.tensor([3.0, -4.0]))) == 3.5
+    assert float(Noise(1.0).misfit(torch.tensor([3.0, -4.0]))) == pytest.approx(12.5**0.5)
+
+
+def test_a_background_is_the_sum_of_its_classes(pool: Candidates) -> None:
+    backgrounds = Backgrounds(pool, 2.0)
+    background = backgrounds.of([1, 0])
+    own = [pool.features[pool.labels == label] for label in range(CLASSES)]
+    each = [torch.cov(features.T, correction=0) for features in own]
+    average, elements = torch.stack(each).mean(0), pool.features.shape[1]
+    share = elements / (elements + POOL / CLASSES)
+    covariance = (1 - share) * (each[0] + each[1]) + 2 * share * average + 4 * torch.eye(elements)
+    torch.testing.assert_close(background.mean, own[0].mean(0) + own[1].mean(0))
+    torch.testing.assert_close(background.precision @ covariance, torch.eye(elements), atol=1e-3, rtol=0)
+    assert background.log_determinant == pytest.approx(float(torch.logdet(covariance.double())), rel=1e-4)
+
+
+def test_a_class_that_no_candidate_has_is_refused(pool: Candidates) -> None:
+    with pytest.raises(DataError, match="no candidate is of class 9"):
+        Backgrounds(pool, 1.0).of([9])
+
+
+# unmixing
+
+
+@pytest.mark.parametrize(
+    ("spd", "mixing"), [(1, "random"), (2, "random"), (4, "random"), (4, "within-class")]
+)
+def test_unmixing_finds_everybody_without_noise(pool: Candidates, spd: int, mixing: str) -> None:
+    seen = scene(pool, NO_NOISE, spd, mixing)
+    result = evaluate_unmixing(unmix(seen.digest, pool), seen.digest, pool, seen.members)
+    assert result.digests.share == 1
+    assert result.members.share == 1
+    assert result.digests.chance < 0.01
+    assert result.gave_up == result.hidden == 0
+
+
+def test_unmixing_finds_nothing_in_huge_noise_and_says_why(pool: Candidates) -> None:
+    seen = scene(pool, HUGE_NOISE)
+    heard: list[int] = []
+    result = evaluate_unmixing(unmix(seen.digest, pool, report=heard.append), seen.digest, pool, seen.members)
+    assert heard == list(range(1, DIGESTS + 1))
+    assert result.digests.hits == 0
+    assert result.members.interval(0.99)[0] <= result.members.chance
+    assert result.hidden + result.gave_up == DIGESTS
+    assert result.hidden > result.gave_up
+
+
+def test_a_search_that_gives_up_is_told_from_candidates_that_fit_as_well(pool: Candidates) -> None:
+    seen = scene(pool, NO_NOISE)
+    twins = Candidates(pool.features.repeat(2, 1), pool.labels.repeat(2))
+    strangers, doubles = torch.full_like(seen.members, POOL - 1), seen.members + POOL
+    residuals = torch.zeros(DIGESTS)
+    lazy, confused = (
+        evaluate_unmixing(Unmixed(found, residuals), seen.digest, twins, seen.members)
+        for found in (strangers, doubles)
+    )
+    assert (lazy.gave_up, lazy.hidden) == (DIGESTS, 0)
+    assert (confused.gave_up, confused.hidden) == (0, DIGESTS)
+
+
+def test_a_pool_too_small_for_a_digest_is_refused(pool: Candidates) -> None:
+    seen = scene(pool, NO_NOISE, mixing="within-class", digests=12)
+    with pytest.raises(DataError, match=r"4 sample\(s\) of class 0, more than there are candidates"):
+        unmix(seen.digest, Candidates(pool.features[:12], pool.labels[:12]))
+
+
+# membership and linking
+
+
+@pytest.mark.parametrize("blind", [False, True])
+def test_members_are_told_and_linked_without_noise(pool: Candidates, public: Candidates, blind: bool) -> None:
+    seen = scene(pool, NO_NOISE)
+    score = score_without_labels if blind else score_records
+    member_rows = seen.members.flatten()
+    homes = torch.arange(DIGESTS).repeat_interleave(4)
+    inside = Candidates(pool.features[member_rows], pool.labels[member_rows])
+    outside = Candidates(pool.features[4 * DIGESTS :], pool.labels[4 * DIGESTS :])
+    members, others = (score(seen.digest, each, public) for each in (inside, outside))
+    for name, scores in members.by_name().items():
+        result = evaluate_membership(scores, others.by_name()[name], inside.labels, outside.labels)
+        assert result.auc.value > 0.9, name
+        assert result.auc_within_class.value > 0.9, name
+        assert result.true_positives[0.01].share > 0.3, name
+        linked = evaluate_linking(scores, homes).linked
+        assert linked.share > 0.8, name
+        assert linked.chance == pytest.approx(1 / DIGESTS) if blind else linked.chance > 1 / DIGESTS
+
+
+def test_members_are_hidden_in_huge_noise(pool: Candidates, public: Candidates) -> None:
+    seen = scene(pool, HUGE_NOISE)
+    member_rows = seen.members.flatten()
+    inside = Candidates(pool.features[member_rows], pool.labels[member_rows])
+    outside = Candidates(pool.features[4 * DIGESTS :], pool.labels[4 * DIGESTS :])
+    members, others = (score_records(seen.digest, each, public) for each in (inside, outside))
+    for name, scores in members.by_name().items():
+        result = evaluate_membership(scores, others.by_name()[name], inside.labels, outside.labels)
+        for area in (result.auc, result.auc_within_class):
+            low, high = area.interval(0.999)
+            assert low < 0.5 < high, name
+        low, high = (
+            linking := evaluate_linking(scores, torch.arange(DIGESTS).repeat_interleave(4))
+        ).linked.interval(0.999)
+        assert low < linking.linked.chance < high, name
+
+
+def test_a_record_is_never_linked_to_digests_without_its_class(pool: Candidates, public: Candidates) -> None:
+    seen = scene(pool, NO_NOISE, mixing="within-class", digests=12)
+    scores = score_records(seen.digest, pool, public).likelihood_ratio
+    has = seen.digest.labels[:, pool.labels].T > 0
+    assert torch.equal(scores.isfinite(), has)
+
+
+# inversion
+
+
+def test_the_same_image_has_the_highest_likeness() -> None:
+    image = torch.rand(2, 1, 16, 16, generator=torch_stream(0, "likeness"))
+    torch.testing.assert_close(ssim(image, image), torch.ones(2))
+    assert bool((psnr(image, image) == math.inf).all())
+
+
+def test_likeness_of_flat_images_is_known_by_hand() -> None:
+    grey, bright = torch.full((1, 1, 12, 12), 0.25), torch.full((1, 1, 12, 12), 0.75)
+    assert float(psnr(grey, bright)) == pytest.approx(-10 * math.log10(0.25))
+    expected = (2 * 0.25 * 0.75 + 1e-4) / (0.25**2 + 0.75**2 + 1e-4)
+    assert float(ssim(grey, bright)) == pytest.approx(expected, abs=1e-3)
+
+
+def test_likeness_of_opposites_is_negative() -> None:
+    board = (torch.arange(16)[:, None] + torch.arange(16)) % 2.0
+    # the means agree, and what differs differs in sign: (2 (-v) + c) / (2 v + c) with v = 1/4
+    expected = (-0.5 + 9e-4) / (0.5 + 9e-4)
+    assert float(ssim(board[None, None], 1 - board[None, None])) == pytest.approx(expected, abs=1e-2)
+
+
+def test_likeness_compares_every_pair_of_a_digest() -> None:
+    images = torch.rand(3, 1, 1, 12, 12, generator=torch_stream(0, "pairs"))
+    members = torch.rand(3, 4, 1, 12, 12, generator=torch_stream(1, "pairs"))
+    assert ssim(images, members).shape == psnr(images, members).shape == (3, 4)
+    torch.testing.assert_close(ssim(images, members)[1, 2], ssim(images[1, 0], members[1, 2]))
+
+
+def test_inversion_beats_strangers_without_mixing_and_noise(images: Tensor) -> None:
+    encoder = load_encoder("default", 1)
+    members, strangers = images[:24, None], images[24:48, None]
+    features = encoder(images[:24])
+    decoder = train_pseudo_inverse(encoder, images[POOL:], steps=150)
+    for painted in (
+        paint(decoder, features),
+        optimise_images(encoder, features, (1, 32, 32), changes=60),
+    ):
+        result = evaluate_inversion(painted, members, strangers)
+        assert result.images.shape == (24, 1, 32, 32)
+        assert result.ssim.interval()[0] > result.ssim.chance
+        assert result.psnr.interval()[0] > result.psnr.chance
+        assert result.closer.interval()[0] > 0.5
+
+
+def test_training_a_pseudo_inverse_leaves_the_global_stream_alone(images: Tensor) -> None:
+    before = torch.random.get_rng_state()
+    decoders = [train_pseudo_inverse(load_encoder("default", 1), images[:32], steps=2) for _ in range(2)]
+    assert torch.equal(before, torch.random.get_rng_state())
+    codes = torch.rand(1, 4, 8, 8)
+    torch.testing.assert_close(decoders[0](codes), decoders[1](codes), rtol=0, atol=0)
+
+
+# labels and lattice
+
+
+def test_exact_labels_give_all_classes_away(pool: Candidates) -> None:
+    seen = scene(pool, NO_NOISE, mixing="within-class", digests=12)
+    leak = evaluate_labels(read_labels(seen.digest), pool.labels[seen.members], "same-label")
+    assert leak.records.share == leak.digests.share == 1
+    assert leak.records.chance == pytest.approx(0.25)
+    assert leak.histogram_distance == pytest.approx(0, abs=1e-6)
+    assert "public" in leak.meaning
+
+
+def test_mixing_hides_a_records_class_but_not_the_digests(pool: Candidates) -> None:
+    seen = scene(pool, NO_NOISE)
+    leak = evaluate_labels(read_labels(seen.digest), pool.labels[seen.members], "replace-one")
+    assert leak.digests.share == 1
+    assert leak.digests.chance < 0.2
+    assert 0.25 < leak.records.share < 1
+    assert "private" in leak.meaning
+
+
+def test_labels_without_a_word_about_the_records_are_chance() -> None:
+    labels = torch.tensor([[0, 0], [1, 1]])
+    digest = Digest(
+        0, torch.zeros(2, 1), torch.full((2, 2), 0.5), {"samples_per_digest": 2, "weights": [0.5] * 2}
+    )
+    leak = evaluate_labels(read_labels(digest), labels, "replace-one")
+    assert leak.records == Rate(2, 4, 0.5)
+    assert leak.digests == Rate(0, 2, 0.25)
+
+
+def test_whole_steps_are_on_the_lattice_and_other_numbers_are_not(pool: Candidates) -> None:
+    steps = torch.randint(-(10**5), 10**5, (1000,), generator=torch_stream(0, "lattice"))
+    assert check_lattice(steps * 0.003, 0.003).holds
+    off = check_lattice(scene(pool, PrivacySettings()).digest.features, 2.0**-10)
+    assert not off.holds
+    assert off.off > 0.9 * off.numbers
+    assert off.worst > 0.4
+
+
+@pytest.mark.parametrize("spd", [3, 4])
+def test_what_a_receiver_makes_of_integer_sums_is_on_the_lattice(spd: int) -> None:
+    sums = torch.randint(-(10**5), 10**5, (1000,), generator=torch_stream(0, "sums")).numpy()
+    received = torch.from_numpy(received_features(sums, 2.0**-10, spd))
+    assert check_lattice(received, 2.0**-10 / spd).holds
+
+
+def test_numbers_too_large_for_their_type_are_not_vouched_for() -> None:
+    lattice = check_lattice(torch.tensor([1e9, 1.0]), 1.0)
+    assert (lattice.off, lattice.undecided, lattice.holds) == (0, 1, False)
+
+
+def test_noise_is_held_against_the_contract() -> None:
+    mixed = torch.zeros(5000)
+    released = torch.randn(5000, generator=torch_stream(0, "noise")) * 2
+    assert evaluate_noise(released, mixed, 2.0).kept()
+    assert evaluate_noise(released, mixed, 2.0).variance_ratio.value == pytest.approx(1, abs=0.1)
+    assert evaluate_noise(released, mixed, 1.0).kept()
+    assert not evaluate_noise(released, mixed, 2.5).kept()
+
+
+# the figures of the documentation
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("epsilon", "least", "most"), [(0.005, 0.93, 1.0), (0.0005, 0.0, 0.05)])
+def test_unmixing_of_fashion_mnist(epsilon: float, least: float, most: float) -> None:
+    if find_folder(PUBLISHED["fashion-mnist"], None) is None:
+        pytest.skip("fashion-mnist is not on this computer")
+    source = ImageSource(load_dataset("fashion-mnist").train, None, torch.device("cpu"))
+    rows = torch.randperm(len(source), generator=torch_stream(0, "unmixing pool"))[:10_000]
+    pool = encode_candidates(load_encoder("default", 1), source.images(rows), source.labels[rows])
+    seen = scene(pool, PrivacySettings(epsilon=epsilon), digests=400)
+    result = evaluate_unmixing(unmix(seen.digest, pool), seen.digest, pool, seen.members)
+    assert least <= result.digests.share <= most
