@@ -1,4 +1,4 @@
-"""What may run on kernels of our own (kernels.py) on an NVIDIA GPU, where they compute the same in less time.
+"""What may run on kernels of our own (kernels/) on an NVIDIA GPU, where they compute the same in less time.
 
 The stage that the classifiers are built of (3x3 convolution, 2x2 max-pool, ReLU), and the painting of guidance.
 """
@@ -85,21 +85,21 @@ def paint(features: Tensor, layers: nn.Sequential) -> Tensor:
 class _ConvolvePool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        from feddig.models import kernels
+        from feddig.models.kernels import stage
 
         images, weight = images.contiguous(), weight.contiguous(memory_format=torch.channels_last)
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else weight.dtype
         ctx.precision = _precision(dtype)
-        out, winner = kernels.convolve_pool(images, weight, bias, dtype, ctx.precision)
+        out, winner = stage.convolve_pool(images, weight, bias, dtype, ctx.precision)
         ctx.save_for_backward(images, weight, winner)
         return cast(Tensor, out)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        from feddig.models import kernels
+        from feddig.models.kernels import stage
 
         images, weight, winner = ctx.saved_tensors
-        of_images, of_weight, of_bias = kernels.convolve_pool_gradients(
+        of_images, of_weight, of_bias = stage.convolve_pool_gradients(
             images, weight, gradient.contiguous(memory_format=torch.channels_last), winner, ctx.precision,
             of_images=ctx.needs_input_grad[0],
         )  # fmt: skip
@@ -109,19 +109,19 @@ class _ConvolvePool(torch.autograd.Function):
 class _Pool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, bias: Tensor) -> Tensor:
-        from feddig.models import kernels
+        from feddig.models.kernels import stage
 
-        out, winner = kernels.pool(values.contiguous(memory_format=torch.channels_last), bias)
+        out, winner = stage.pool(values.contiguous(memory_format=torch.channels_last), bias)
         ctx.save_for_backward(winner)
         ctx.dtype = bias.dtype
         return cast(Tensor, out)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        from feddig.models import kernels
+        from feddig.models.kernels import stage
 
         (winner,) = ctx.saved_tensors
-        of_values, of_bias = kernels.pool_gradients(
+        of_values, of_bias = stage.pool_gradients(
             gradient.contiguous(memory_format=torch.channels_last), winner
         )
         return of_values, of_bias.to(ctx.dtype)
@@ -132,21 +132,21 @@ class _Paint(torch.autograd.Function):
     def forward(
         ctx: Any, features: Tensor, first: Tensor, first_bias: Tensor, second: Tensor, second_bias: Tensor
     ) -> Tensor:
-        from feddig.models import kernels
+        from feddig.models.kernels import painting
 
         features = features.contiguous()
         stored = [weight.permute(0, 2, 3, 1).contiguous() for weight in (first, second)]
         ctx.precision = _precision(first.dtype)
-        out = kernels.paint(features, stored[0], first_bias, stored[1], second_bias, ctx.precision)
+        out = painting.paint(features, stored[0], first_bias, stored[1], second_bias, ctx.precision)
         ctx.save_for_backward(features, stored[0], first_bias, stored[1], out)
         return cast(Tensor, out)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        from feddig.models import kernels
+        from feddig.models.kernels import painting
 
         features, first, first_bias, second, painted = ctx.saved_tensors
-        gradients = kernels.paint_gradients(
+        gradients = painting.paint_gradients(
             features, first, first_bias, second, painted, gradient.contiguous(), ctx.precision
         )
         return (None, *(of_weight.to(first.dtype) for of_weight in gradients))
