@@ -13,8 +13,10 @@ MOST_PROGRAMS = 264
 def product(left, right, PRECISION: tl.constexpr):
     """Multiply two matrices, rounded as Triton calls it, or to bf16."""
     if PRECISION == "bf16":
-        return tl.dot(left.to(tl.bfloat16), right.to(tl.bfloat16))
-    return tl.dot(left.to(tl.float32), right.to(tl.float32), input_precision=PRECISION)
+        result = tl.dot(left.to(tl.bfloat16), right.to(tl.bfloat16))
+    else:
+        result = tl.dot(left.to(tl.float32), right.to(tl.float32), input_precision=PRECISION)
+    return result  # once: after a return inside the branch Triton would go on to compile the other one
 
 
 @triton.jit
