@@ -3,6 +3,7 @@
 Eager and recorded training share it, so that there is one place where gradients become weights.
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -62,22 +63,25 @@ class Step:
 
     def take(self, rows: Tensor, counted: Tensor | None = None) -> None:
         """Take one step on a batch; where `counted` is false, a row only fills up the batch."""
-        loss = self._loss(rows, counted)
-        networks = [trainee.network for trainee in self.trainees]
-        gradients = torch.autograd.grad(
-            loss,
-            [p for network in networks for p in network.parameters],
-            allow_unused=True,
-            materialize_grads=True,
-        )
+        loss, gradients = self.differentiate(rows, counted)
         with torch.no_grad():
-            place = 0
-            for trainee, buffer in zip(self.trainees, self._buffers, strict=True):
-                count = len(trainee.network.parameters)
-                trainee.network.collect(gradients[place : place + count])
-                place += count
+            for trainee, buffer, own in zip(self.trainees, self._buffers, gradients, strict=True):
+                trainee.network.collect(own)
                 self._descend(trainee, buffer)
             self.total += loss.detach()
+
+    def differentiate(
+        self, rows: Tensor, counted: Tensor | None = None
+    ) -> tuple[Tensor, list[Sequence[Tensor]]]:
+        """Give a batch's loss and, for each network in training, its gradients."""
+        loss = self._loss(rows, counted)
+        every = [trainee.network.parameters for trainee in self.trainees]
+        gradients = iter(
+            torch.autograd.grad(
+                loss, [p for own in every for p in own], allow_unused=True, materialize_grads=True
+            )
+        )
+        return loss, [list(itertools.islice(gradients, len(own))) for own in every]
 
     def _loss(self, rows: Tensor, counted: Tensor | None) -> Tensor:
         bf16 = self._training.precision == "bf16"
