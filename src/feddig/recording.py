@@ -8,8 +8,7 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,7 +26,11 @@ log = logging.getLogger("feddig")
 WARM_UP = 3
 """Steps taken before recording, in which libraries choose their kernels and take their memory."""
 LARGEST_ERROR, LARGEST_ERROR_BF16 = 0.02, 0.2
-"""Relative, of gradients by our kernels against exact ones: where pixels tie, they go different ways."""
+"""Relative, between gradients by our kernels and by torch's: where pixels tie, they go different ways."""
+LARGEST_ERROR_OF_COMPANIONS = 0.9
+"""The same for a guidance producer. What reaches it through a classifier in bf16 is half rounding: on generated images
+torch's gradients were off by 18 to 50 % from exact ones, and ours by as much. A gradient that is wrong altogether is
+off by 100 % or more."""
 MOST_KEPT = 6
 """Recordings a lane keeps; digests that arrive later make a new source, and the oldest recording goes."""
 
@@ -106,48 +109,38 @@ class RecordedStep(Step):
         self._mixes = any(_mixes(trainee.network.module) for trainee in trainees)
 
     def check_kernels(self) -> None:
-        """Hold our kernels' gradients against exact ones on a batch; where they fail or are off, torch's are used.
-
-        In bf16 torch's own gradients of a saturated guidance producer may be off by half. So ours must be
-        within a limit or, if not, at least no worse than torch's.
-        """
+        """Hold our kernels' gradients against torch's on a batch; where they fail or differ, torch's are used."""
         if not uses_kernels():
             return
-        bf16 = self.trainees[0].network.gradient.dtype == torch.bfloat16
         try:
-            ours = self._gradients(self)
+            ours = self._gradients()
         except Exception as error:  # a compiler may fail in any way
             reason = first_line(error)
         else:
             use_kernels(False)
-            theirs, exact = self._gradients(self), self._exact_gradients()
-            limit = LARGEST_ERROR_BF16 if bf16 else LARGEST_ERROR
-            off = [
-                (gap, _error(other, truth))
-                for own, other, truth in zip(ours, theirs, exact, strict=True)
-                if (gap := _error(own, truth)) > max(limit, _error(other, truth))
+            gaps = [
+                float((own - other).norm() / (other.norm() + 1e-12))
+                for own, other in zip(ours, self._gradients(), strict=True)
             ]
-            if not off:
+            if all(gap <= limit for gap, limit in zip(gaps, self._limits(), strict=True)):
                 use_kernels(True)
                 return
-            reason = "gradients are off by {:.1%}, torch's by {:.1%}".format(*off[0])
+            reason = "gradients differ by " + ", ".join(f"{gap:.1%}" for gap in gaps)
         use_kernels(False)
         log.warning("our kernels do not work here (%s); torch's are used, which is slower", reason)
 
-    def _gradients(self, step: Step) -> list[Tensor]:
+    def _limits(self) -> list[float]:
+        """Give how far the gradients of each network may be from torch's."""
+        bf16 = self.trainees[0].network.gradient.dtype == torch.bfloat16
+        companions = [LARGEST_ERROR_OF_COMPANIONS] * (len(self.trainees) - 1)
+        return [LARGEST_ERROR_BF16 if bf16 else LARGEST_ERROR, *companions]
+
+    def _gradients(self) -> list[Tensor]:
         """Give the gradients of each network on the first batch, without taking a step."""
         with torch.random.fork_rng(devices=[self.total.device]):
             torch.cuda.manual_seed(0)
-            _, every = step.differentiate(self._order[: len(self._within)])
+            _, every = self.differentiate(self._order[: len(self._within)])
             return [torch.cat([gradient.float().reshape(-1) for gradient in own]) for own in every]
-
-    def _exact_gradients(self) -> list[Tensor]:
-        """Give the same as torch computes it without any rounding to bf16."""
-        plain = Step(self.trainees, self.source, replace(self._training, precision="fp32"), Correction())
-        with ExitStack() as stack:
-            for trainee in self.trainees:
-                stack.enter_context(trainee.network.in_full())
-            return self._gradients(plain)
 
     @contextmanager
     def _weights_kept(self) -> Iterator[None]:
@@ -188,10 +181,6 @@ class RecordedStep(Step):
         places = self._within + self._place
         self.take(self._order.index_select(0, places), places < self._count)
         self._place += len(self._within)
-
-
-def _error(found: Tensor, truth: Tensor) -> float:
-    return float((found - truth).norm() / (truth.norm() + 1e-12))
 
 
 def _mixes(module: nn.Module) -> bool:

@@ -4,8 +4,7 @@ Everything federated (updates, corrections, aggregation, checkpoints) is then ar
 an optimiser step is a handful of operations whatever the number of layers.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -29,16 +28,8 @@ class FlatNetwork:
         self.vector = torch.cat([_as_stored(parameter.detach()).float() for parameter in self.parameters])
         self._rounded = self.vector.bfloat16() if bf16 else self.vector
         self.gradient = torch.zeros_like(self._rounded)
-        self._compute_with(self._rounded)
-
-    @contextmanager
-    def in_full(self) -> Iterator[None]:
-        """Let the module compute with the vector itself for a while, without rounding."""
-        self._compute_with(self.vector)
-        try:
-            yield
-        finally:
-            self._compute_with(self._rounded)
+        for parameter, stretch in zip(self.parameters, self._stretches(self._rounded), strict=True):
+            parameter.data = stretch
 
     def load(self, weights: Tensor) -> None:
         """Take over these weights."""
@@ -71,10 +62,6 @@ class FlatNetwork:
     def device(self) -> torch.device:
         """Where the network lies."""
         return self.vector.device
-
-    def _compute_with(self, vector: Tensor) -> None:
-        for parameter, stretch in zip(self.parameters, self._stretches(vector), strict=True):
-            parameter.data = stretch
 
     def _stretches(self, vector: Tensor) -> list[Tensor]:
         """Cut a vector into views, one for each parameter, in its shape."""
