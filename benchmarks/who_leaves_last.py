@@ -9,7 +9,6 @@ first. Settings are first_results.py's. Writes OUT/<data set>.json: measures, cu
 import argparse
 import json
 import logging
-import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -50,12 +49,10 @@ def main() -> None:
         )
         work = options.work / options.name / f"{case}{options.label}".replace(":", "-")
         cells = grid(experiment, options.algorithms.split(","), ["sequential"], [int(seed)], work)
-        started = time.perf_counter()
         for outcome in run_grid(cells):
             if outcome.summary is None:
                 raise FedDigError(f"{case}: {outcome.failure}")
-            rows.append(row_of(case, outcome.cell.path, outcome.summary, time.perf_counter() - started))
-            started = time.perf_counter()
+            rows.append(row_of(case, outcome.cell.path, outcome.summary))
             shown = {
                 key: rows[-1][key] for key in ("case", "algorithm", "mean_250_299", "samples_by_leaving")
             }
@@ -70,7 +67,7 @@ def main() -> None:
             )  # after each: a cut-off run leaves what it has
 
 
-def row_of(case: str, path: Path, summary: dict[str, Any], seconds: float) -> dict[str, Any]:
+def row_of(case: str, path: Path, summary: dict[str, Any]) -> dict[str, Any]:
     """Give what a run comes to, with the silos in the order in which they leave."""
     table = [line.split(",") for line in (path / "availability.csv").read_text().splitlines()]
     lasts = {int(row[0]): row.count("1") for row in table if row[0].isdigit()}
@@ -87,7 +84,6 @@ def row_of(case: str, path: Path, summary: dict[str, Any], seconds: float) -> di
         "precision": summary["precision"],
         "device": summary["device"],
         "versions": summary["versions"],
-        "seconds": seconds,
         "curve": [round(value, 2) for value in read_result(path).accuracies],
     }
 
