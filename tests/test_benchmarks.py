@@ -28,10 +28,10 @@ def test_the_plain_loop_and_the_library_train_to_the_same_weights(tmp_path: Path
     said = run_benchmark(
         "peers", "--peers", "plain,feddig", *small, "--work", str(tmp_path), "--out", str(out)
     )
-    plain, feddig = json.loads(out.read_text())["rows"]
-    assert plain["peer"] == "plain"
-    assert feddig["peer"] == "feddig"
-    assert feddig["difference"] < 1e-4
+    plain, last, feddig = json.loads(out.read_text())["rows"]
+    assert (plain["peer"], last["peer"], feddig["peer"]) == ("plain", "channels-last", "feddig")
+    assert feddig["difference"] < 1e-6
+    assert 0 < feddig["difference_from_ordinary"] < 1e-6
     assert feddig["ratio_to_plain"] > 0
     assert "to plain" in said
 

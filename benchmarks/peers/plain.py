@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 SILOS, CLASSES, SHAPE = 4, 62, (1, 32, 32)
-BATCH, LEARNING_RATE, MOMENTUM = 256, 0.01, 0.9
+BATCH, LEARNING_RATE, MOMENTUM = 256, 0.001, 0.9
 THREADS = 2
 
 
@@ -74,10 +74,12 @@ def train(model: nn.Module, images: Tensor, labels: Tensor, order: Tensor) -> fl
 class PlainLoop:
     """FedAvg without any library: each silo trains a copy, and the state dicts are averaged."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, *, channels_last: bool = False) -> None:
         self._work, self._round = work, 0
         self._model = build_model()
         load(self._model, work.initial)
+        if channels_last:
+            self._model.to(memory_format=torch.channels_last)
         self.losses: list[float] = []
         """Of each round, the mean over all steps."""
 
