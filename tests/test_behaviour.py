@@ -23,7 +23,7 @@ from folders import rows, rows_without_times, tensors
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what takes most of a tiny run's time: the picture, and waiting for the disk."""
-    monkeypatch.setattr("feddig.running.draw_run", lambda path: None)
+    monkeypatch.setattr("feddig.outcome.draw_run", lambda path: None)
     monkeypatch.setattr("os.fsync", lambda handle: None)
 
 

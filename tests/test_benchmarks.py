@@ -50,3 +50,21 @@ def test_integer_noise_is_timed_by_distribution_source_and_threads(tmp_path: Pat
     assert len(rows) == 4 * 2 * 2 == len(said.splitlines()) - 1
     assert {row["threads"] for row in rows} == {1, 2}
     assert {row["source"] for row in rows} == {"system", "seeded"}
+
+
+def test_sound_digests_are_timed_without_an_encoder(tmp_path: Path) -> None:
+    out = tmp_path / "making.json"
+    few = ("--images", "400", "--repeats", "1", "--drawn", "--device", "cpu", "--out", str(out))
+    said = run_benchmark("digest_making", "--mechanism", "discrete-laplace", "--random", "system", *few)
+    (row,) = json.loads(out.read_text())["rows"]
+    assert row["mix_and_noise"] > 0
+    assert said.startswith("400 samples, ")
+
+
+def test_ways_to_train_on_noisy_digests_are_compared(tmp_path: Path) -> None:
+    out = tmp_path / "ways.json"
+    one = ("--epsilons", "8", "--spd", "16", "--mixings", "within-class")
+    run_benchmark("noise_aware", "--data", "fashion-mini", *one, "--out", str(out))
+    rows = json.loads(out.read_text())["rows"]
+    assert [row["way"] for row in rows][0::4] == ["as received", "as single samples"]
+    assert all(5 < value < 100 for row in rows for value in row["accuracy"].values())

@@ -50,7 +50,7 @@ def quick() -> Iterator[Counter[str]]:
         return counted
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("feddig.running.draw_run", lambda path: None)
+        patch.setattr("feddig.outcome.draw_run", lambda path: None)
         patch.setattr("os.fsync", lambda handle: None)
         # the moderator pushes its model once in a round that is trained, and never in a frozen one
         patch.setattr(Moderator, "push", count("rounds", Moderator.push))

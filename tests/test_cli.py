@@ -318,15 +318,39 @@ def test_a_mistake_in_the_options_is_no_traceback(give: Give) -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["discrete-laplace", "discrete-gaussian"])
-def test_a_mechanism_that_digests_cannot_be_made_with_yet_is_one_line(
+def test_digests_with_integer_noise_are_made_and_tell_their_promise(
     mechanism: str, give: Give, tiny: Path
 ) -> None:
-    keys = [f"mechanism={mechanism}", "epsilon=8", "delta=1e-6", "clip_bound=60"]
+    delta = ["delta=1e-6"] if mechanism == "discrete-gaussian" else []
+    keys = [f"mechanism={mechanism}", "epsilon=8", "clip_bound=60", *delta]
+    sets = [word for key in keys for word in ("--set", f"privacy.{key}")]
+    assert give("run", tiny, "--quiet", "--out", "run", *sets).code == 0
+    said = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))["privacy"]
+    assert said.startswith("record epsilon is 8")
+    facts = made(give, tiny, "--out", "mine.safetensors", *sets, "--set", "privacy.random=system")
+    assert str(facts["promise"]).startswith(
+        f"record epsilon is 8 and delta {'1e-06' if delta else 0} under same-label adjacency (labels are public)"
+    )
+    assert facts["random"] == "the system's entropy"
+
+
+@pytest.mark.parametrize(
+    ("keys", "line"),
+    [
+        (["mechanism=discrete-laplace"], "privacy.clip_bound: discrete-laplace needs a public bound"),
+        (["mechanism=discrete-laplace", "clip_bound=0"], "privacy.clip_bound: 0 is out of range"),
+        (["mechanism=discrete-laplace", "clip_bound=60", "delta=1e-6"], "privacy.delta: discrete-laplace"),
+        (["mechanism=discrete-gaussian", "clip_bound=60"], "privacy.delta: discrete-gaussian needs one above 0"),
+        (["mechanism=discrete-laplace", "clip_bound=60", "epsilon=0"], "privacy.epsilon: 0 is out of range"),
+        (["mechanism=discrete-laplace", "clip_bound=60", "epsilon=1e-12"], "privacy.epsilon: 1e-12 with discrete"),
+    ],
+)  # fmt: skip
+def test_settings_that_integer_noise_cannot_be_made_with_are_one_line(
+    keys: list[str], line: str, give: Give, tiny: Path
+) -> None:
     sets = [word for key in keys for word in ("--set", f"privacy.{key}")]
     for command in (["run", tiny, "--quiet"], ["digest", "make", tiny]):
-        said = complaint(give(*command, *sets))
-        assert said.startswith(f"privacy.mechanism: {mechanism!r} can be accounted for")
-        assert said.endswith("choose paper-laplace or none")
+        assert complaint(give(*command, *sets)).startswith(line)
 
 
 def test_what_goes_wrong_in_a_run_is_one_line_too(give: Give, tiny: Path) -> None:

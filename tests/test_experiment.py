@@ -91,6 +91,7 @@ EVERY_KEY: dict[str, Any] = {
     "moderator.joint_lr": 0.1,
     "moderator.guidance_lr": 0.2,
     "moderator.digest_budget": 50,
+    "moderator.noise_aware": False,
     "logging.tensorboard": True,
 }
 
@@ -326,12 +327,14 @@ def test_replace_one_needs_label_noise_and_same_label_has_none() -> None:
     )
 
 
-def test_replace_one_does_not_go_with_groups_that_labels_decide() -> None:
-    within = "digest.mixing=within-class"
-    assert refused(*LAPLACE, "privacy.adjacency=replace-one", "privacy.label_epsilon=2", within).startswith(
-        "privacy.adjacency: replace-one does not go with digest.mixing"
-    )
+def test_replace_one_goes_with_groups_that_randomised_labels_decide() -> None:
+    within, other = "digest.mixing=within-class", ("privacy.adjacency=replace-one", "privacy.label_epsilon=2")
+    assert read_experiment(None, [*LAPLACE, *other, within]).privacy.adjacency == "replace-one"
     assert read_experiment(None, [*LAPLACE, within]).digest.mixing == "within-class"
+
+
+def test_laplace_noise_has_no_use_for_a_delta() -> None:
+    assert refused(*LAPLACE, "privacy.delta=1e-6").endswith("or set privacy.mechanism to discrete-gaussian")
 
 
 @pytest.mark.parametrize(
@@ -358,7 +361,7 @@ def test_a_budget_must_cover_one_release() -> None:
     )
     enough = ("privacy.budget_epsilon=1", "privacy.budget_delta=1e-6")
     assert read_experiment(None, [*GAUSSIAN, *enough]).privacy.budget_epsilon == 1
-    assert read_experiment(None, [*LAPLACE, "privacy.delta=0.5", *enough]).privacy.budget_delta == 1e-6
+    assert read_experiment(None, [*LAPLACE, *enough]).privacy.budget_delta == 1e-6
 
 
 @pytest.mark.parametrize(

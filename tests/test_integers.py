@@ -16,7 +16,6 @@ from feddig.privacy.clipping import NORMS, Clip, clip_for, clip_records, quantis
 from feddig.privacy.discrete import DiscreteGaussian, DiscreteLaplace
 from feddig.privacy.integers import (
     Contract,
-    check_equal,
     gaussian_noise_for,
     laplace_noise_for,
     noise_deviation,
@@ -376,14 +375,6 @@ def test_samples_that_do_not_fit_the_contract_are_refused() -> None:
         release_sums(draw_features(), np.array([[0, 1]]), contract(elements=7), SystemSource())
     with pytest.raises(ValueError, match="groups of 4 samples in a contract of 2"):
         release_sums(draw_features(), np.array([[0, 1, 2, 3]]), contract(), SystemSource())
-
-
-def test_weights_that_differ_are_refused() -> None:
-    check_equal(None)
-    check_equal([])
-    check_equal([0.25] * 4)
-    with pytest.raises(SettingError, match=r"digest\.weights: \[0\.7, 0\.3\] differ"):
-        check_equal([0.7, 0.3])
 
 
 # --- labels

@@ -34,7 +34,7 @@ WHOLE = 4
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what takes most of a tiny run's time: the picture, and waiting for the disk."""
-    monkeypatch.setattr("feddig.running.draw_run", lambda path: None)
+    monkeypatch.setattr("feddig.outcome.draw_run", lambda path: None)
     monkeypatch.setattr("os.fsync", lambda handle: None)
 
 
@@ -137,7 +137,7 @@ def advance(folder: Path, dataset: Dataset) -> None:
 
 FOLDER = "feddig.record.ResultsFolder"
 POINTS = [
-    *(("os.replace", number, False) for number in range(1, 15)),
+    *(("os.replace", number, False) for number in range(1, 18)),
     pytest.param(
         "os.replace",
         3,
@@ -170,7 +170,7 @@ def test_a_crash_at_any_point_loses_nothing(
 def test_the_points_above_are_all_there_are(
     tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A run replaces files this often: 3 of its setting, metrics, 3 digests, 4 checkpoints, 2 models, summary."""
+    """It replaces files this often: 3 of its setting, metrics, 2 of classes, 3 digests, 4 states, 2 models, 2 reports."""
     replaced = []
     real = os.replace
     monkeypatch.setattr("os.replace", lambda part, path: replaced.append(Path(path).name) or real(part, path))
@@ -180,11 +180,14 @@ def test_the_points_above_are_all_there_are(
         "availability.csv",
         "experiment.toml",
         "metrics.jsonl",
+        "classes.json",
+        "class_means.safetensors",
         *(f"silo-{silo}.safetensors" for silo in range(3)),
         *["state.safetensors"] * WHOLE,
         "model.safetensors",
         "guidance.safetensors",
         "summary.json",
+        "report.html",
     ]
 
 
@@ -207,7 +210,7 @@ def test_digests_with_the_systems_entropy_are_made_once(
 ) -> None:
     """Fresh noise on the same data would be a second release."""
     experiment = tiny(privacy={"random": "system"})
-    with crash_at(monkeypatch, "os.replace", 8), pytest.raises(Crash):
+    with crash_at(monkeypatch, "os.replace", 10), pytest.raises(Crash):
         run(experiment, tmp_path / "run", dataset=tiny_dataset)
     made = snapshot(tmp_path / "run" / "digests")
     assert len(made) == 3, "the crash came after the digests and before the first checkpoint"

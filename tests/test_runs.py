@@ -45,7 +45,7 @@ GOLDEN = Path(__file__).parent / "golden" / "fashion_mini.json"
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what takes most of a tiny run's time: the picture, and waiting for the disk."""
-    monkeypatch.setattr("feddig.running.draw_run", lambda path: None)
+    monkeypatch.setattr("feddig.outcome.draw_run", lambda path: None)
     monkeypatch.setattr("os.fsync", lambda handle: None)
 
 
@@ -211,6 +211,8 @@ def test_a_feddig_run_leaves_every_file_of_the_contract(feddig_run: Path) -> Non
     assert sorted(str(path.relative_to(feddig_run)) for path in feddig_run.rglob("*") if path.is_file()) == [
         "availability.csv",
         "checkpoint/state.safetensors",
+        "class_means.safetensors",
+        "classes.json",
         "curves.png",
         "digests/silo-0.safetensors",
         "digests/silo-1.safetensors",
@@ -221,6 +223,7 @@ def test_a_feddig_run_leaves_every_file_of_the_contract(feddig_run: Path) -> Non
         "metrics.jsonl",
         "model.safetensors",
         "partition.csv",
+        "report.html",
         "summary.json",
     ]
 
@@ -236,12 +239,15 @@ def test_a_run_without_digests_leaves_neither_digests_nor_guidance(
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
         "availability.csv",
         "checkpoint",
+        "class_means.safetensors",
+        "classes.json",
         "curves.png",
         "experiment.toml",
         "log.txt",
         "metrics.jsonl",
         "model.safetensors",
         "partition.csv",
+        "report.html",
         "summary.json",
     ]
 

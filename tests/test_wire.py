@@ -17,16 +17,21 @@ from feddig.absence import Absence  # noqa: E402
 from feddig.digest import Digest  # noqa: E402
 from feddig.flower.engine import GridEngine  # noqa: E402
 from feddig.flower.wire import (  # noqa: E402
+    About,
+    Score,
+    Terms,
     WireError,
     pack_digest,
     pack_question,
     pack_reply,
     pack_request,
+    pack_score,
     pack_silo,
+    read_about,
     read_digest_of,
-    read_experiment_text,
     read_reply,
     read_request,
+    read_score,
     read_silo,
 )
 from feddig.messages import Reply, Request  # noqa: E402
@@ -34,6 +39,7 @@ from feddig.messages import Reply, Request  # noqa: E402
 pytestmark = pytest.mark.flower
 
 SIZE = 5
+ABOUT = About("experiment", "text")
 REQUEST = Request(2, 7, torch.arange(SIZE) / 3, {"dual": torch.ones(SIZE), "last": torch.tensor(4)})
 REPLY = Reply(2, 7, torch.linspace(-1, 1, SIZE), steps=3, samples=40, loss=0.25, seconds=1.5)
 FACTS: Mapping[str, str | int | float | list[float]] = {
@@ -44,14 +50,16 @@ DIGEST = Digest(2, torch.rand(3, 4), torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.0,
 
 
 def test_a_request_comes_out_as_it_went_in() -> None:
-    found = read_request(pack_request(REQUEST, "text"), SIZE)
+    found = read_request(pack_request(REQUEST, ABOUT), SIZE)
     assert (found.silo, found.round) == (2, 7)
     assert torch.equal(found.weights, REQUEST.weights)
     assert found.state.keys() == REQUEST.state.keys()
     for name, tensor in REQUEST.state.items():
         assert torch.equal(found.state[name], tensor)
         assert found.state[name].dtype == tensor.dtype
-    assert read_experiment_text(pack_question("text")) == "text"
+    assert read_about(pack_question(ABOUT), "experiment") == "text"
+    with pytest.raises(WireError, match="which contract"):
+        read_about(pack_question(ABOUT), "contract")
     assert read_silo(pack_silo(3)) == 3
 
 
@@ -92,6 +100,7 @@ GOOD = npy(np.zeros(SIZE, np.float32))
     [
         (with_update(Array(np.full(SIZE, np.nan, np.float32))), "NaN or infinity"),
         (with_update(Array(np.full(SIZE, np.inf, np.float32))), "NaN or infinity"),
+        (with_update(Array(np.full(SIZE, 3e38, np.float32))), "longer than any number"),
         (with_update(Array(np.zeros(SIZE + 1, np.float32))), r"\(6,\)"),
         (with_update(Array(np.zeros((SIZE, 1), np.float32))), r"\(5, 1\)"),
         (with_update(Array(np.zeros(SIZE, np.float64))), "not 5 float32 numbers"),
@@ -143,6 +152,48 @@ def with_file(change: Callable[[bytes], object]) -> RecordDict:
 def test_a_digest_that_is_not_sound_is_refused(content: RecordDict, reason: str) -> None:
     with pytest.raises(WireError, match=reason):
         read_digest_of(content, 2)
+
+
+TERMS = Terms((4,), 2, FACTS)
+
+
+def test_a_digest_that_is_as_agreed_is_taken() -> None:
+    assert read_digest_of(pack_digest(DIGEST), 2, TERMS).hash == DIGEST.hash
+
+
+@pytest.mark.parametrize(
+    ("terms", "reason"),
+    [
+        (replace(TERMS, feature_shape=(5,)), r"features of \[4\] and 2 classes, not \[5\] and 2"),
+        (replace(TERMS, classes=3), r"2 classes, not \[4\] and 3"),
+        (replace(TERMS, facts={**FACTS, "encoder": "f"}), "its encoder is 'e', not 'f'"),
+        (replace(TERMS, facts={**FACTS, "samples_per_digest": 8}), "its samples_per_digest is 4, not 8"),
+        (replace(TERMS, facts={**FACTS, "mechanism": "paper-laplace"}), "its mechanism is 'none'"),
+    ],
+)
+def test_a_digest_that_is_not_as_agreed_is_refused(terms: Terms, reason: str) -> None:
+    with pytest.raises(WireError, match=reason):
+        read_digest_of(pack_digest(DIGEST), 2, terms)
+
+
+def test_an_evaluation_comes_out_as_it_went_in() -> None:
+    assert read_score(pack_score(Score(62.5, 80), 2, 7), 2, 7) == Score(62.5, 80)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (RecordDict(), "its silo is None"),
+        (pack_score(Score(50.0, 8), 1, 7), "silo 1, not 2"),
+        (pack_score(Score(50.0, 8), 2, 6), "round 6, not 7"),
+        (pack_score(Score(float("nan"), 8), 2, 7), "its accuracy is nan"),
+        (pack_score(Score(100.5, 8), 2, 7), "100.5 percent"),
+        (pack_score(Score(50.0, -8), 2, 7), "its samples is -8"),
+    ],
+)
+def test_an_evaluation_that_is_not_sound_is_refused(content: RecordDict, reason: str) -> None:
+    with pytest.raises(WireError, match=reason):
+        read_score(content, 2, 7)
 
 
 # --- the engine, over a grid that does as it is told

@@ -16,8 +16,11 @@ from rich.console import Console
 from rich.table import Table
 
 from feddig._version import __version__
+from feddig.cli_audit import audit_command
+from feddig.cli_federation import federation_app
 from feddig.cli_ledger import LedgerFile, Recipient, check_ledger_options, ledger_app
 from feddig.cli_privacy import privacy_command
+from feddig.cli_report import report_command
 from feddig.errors import FedDigError
 from feddig.options import (
     DataDir,
@@ -53,8 +56,11 @@ digest_app = typer.Typer(no_args_is_help=True, help="Make a silo's digest, or sh
 encoder_app = typer.Typer(no_args_is_help=True, help="Make the public encoder, or import one.")
 app.add_typer(digest_app, name="digest")
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(federation_app, name="federation")
 app.add_typer(encoder_app, name="encoder")
 app.command("privacy")(privacy_command)
+app.command("report")(report_command)
+app.command("audit")(audit_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -162,6 +168,7 @@ def compare_command(
     show_log(log_level)
     from feddig.absence import SCENARIOS
     from feddig.comparison import grid, run_grid
+    from feddig.outcome import write_page
     from feddig.progress import choose_progress
     from feddig.recipe import read_recipe
     from feddig.report.comparison import write_comparison
@@ -183,6 +190,7 @@ def compare_command(
         for each in outcomes
     ]
     lines, pictures = write_comparison(out, summaries, [each.cell.path for each in outcomes if each.summary])
+    page = write_page(out)
     if as_json:
         rows = [
             {
@@ -200,6 +208,7 @@ def compare_command(
         # in a pipe there is no width to fit, and a cut table is of no use
         Console(width=None if sys.stdout.isatty() else 120).print(as_rich(lines, str(out)))
         print("\n".join(f"picture  {picture}" for picture in pictures))
+        print("" if page is None else f"page     {page}\n", end="")
         print(f"results  {out}")
     failures = [f"{each.cell.path}: {each.failure}" for each in outcomes if each.summary is None]
     if failures:

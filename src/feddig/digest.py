@@ -18,11 +18,17 @@ from torch import Tensor
 
 from feddig.errors import DataError, FileFormatError
 from feddig.files import content_hash, read_tensors, write_tensors
-from feddig.privacy.mechanism import add_noise
+from feddig.privacy.integers import Contract
+from feddig.privacy.labels import randomise_labels
+from feddig.privacy.mechanism import DISCRETE, add_noise
+from feddig.privacy.sound import contract_for, promised_facts, release_groups
+from feddig.privacy.words import SeededSource, Source, SystemSource
 from feddig.seeds import Uniforms, seeded_uniforms, system_uniforms
 from feddig.settings import DigestSettings, PrivacySettings
 
 log = logging.getLogger("feddig")
+
+Facts = dict[str, str | int | float | list[float]]
 
 LABEL_TOLERANCE = 1e-4
 LARGEST_HEADER = 1 << 20
@@ -40,6 +46,21 @@ FACTS: dict[str, type | tuple[type, ...]] = {
 }
 """What a digest tells about how it was made: nothing that a receiver need not know."""
 
+SOUND_FACTS: dict[str, type | tuple[type, ...]] = {
+    "adjacency": str,
+    "delta": (int, float),
+    "label_epsilon": (int, float),
+    "label_keep": str,
+    "clip_norm": str,
+    "clip_bound": (int, float),
+    "clip_steps": int,
+    "step": (int, float),
+    "sensitivity": (int, float),
+    "sensitivity_norm": str,
+    "noise_deviation": (int, float),
+}
+"""What one with integer noise tells besides: its contract, of which nothing is computed from data."""
+
 
 @dataclass(frozen=True)
 class Digest:
@@ -51,7 +72,7 @@ class Digest:
     labels: Tensor
     """D_y, [digests, classes], float32: each row sums to 1."""
     facts: Mapping[str, str | int | float | list[float]] = field(default_factory=dict)
-    """How it was made: samples_per_digest, mixing, weights, mechanism, epsilon, scale_size, random, encoder."""
+    """How it was made: what FACTS names and, with integer noise, what SOUND_FACTS does."""
 
     def __len__(self) -> int:
         return int(self.features.shape[0])
@@ -112,15 +133,37 @@ def make_digest(
     encoder: str,
 ) -> Digest:
     """Make a silo's digest from its encoded training samples r and their labels; `encoder` is P_R's hash."""
-    spd = settings.samples_per_digest
     features, labels = features.float(), labels.cpu()
     if len(labels) and not bool(torch.isfinite(features).all()):
         raise DataError(
             f"silo {silo}: the encoder gives values that are not finite numbers; check its images"
         )
+    contract = None
+    if privacy.mechanism in DISCRETE:
+        contract = contract_for(privacy, settings, math.prod(features.shape[1:]), classes)
+        # before anything else: what samples are mixed with may follow from randomised labels, never from true ones
+        words = _words("labels", silo, settings, privacy)
+        labels = torch.from_numpy(randomise_labels(labels.numpy(), classes, contract.label_keep, words))
     check_mixable(silo, labels, settings)
-    groups = mix_groups(labels, spd, settings.mixing, _uniforms("mixing", silo, settings, privacy))
-    weights = list(settings.weights or [1 / spd] * spd)
+    groups = mix_groups(
+        labels, settings.samples_per_digest, settings.mixing, _uniforms("mixing", silo, settings, privacy)
+    )
+    weights = list(settings.weights or [1 / settings.samples_per_digest] * settings.samples_per_digest)
+    facts: Facts = {
+        "samples_per_digest": settings.samples_per_digest,
+        "mixing": settings.mixing,
+        "weights": weights,
+        "left_out": len(labels) - groups.numel(),
+        "mechanism": privacy.mechanism,
+        "epsilon": privacy.epsilon,
+        "scale_size": privacy.scale_size,
+        "random": privacy.random,
+        "encoder": encoder,
+    }
+    if contract is not None:
+        source = _words("noise", silo, settings, privacy)
+        digest = _sum_and_perturb(silo, features, labels, groups, contract, classes, settings.mixing, source)
+        return replace(digest, facts=facts | promised_facts(contract, privacy))
     mixed, soft_labels = _mix(features, labels, groups, weights, classes)
     perturbed = add_noise(
         mixed,
@@ -134,18 +177,33 @@ def make_digest(
         raise DataError(f"silo {silo}: the noise is beyond all numbers; raise privacy.epsilon")
     # the scale gives tau away, which is the silo's own business: it goes to the log and not into the digest
     log.info("silo %d: noise scale %.6g on its digest", silo, perturbed.scale)
-    facts: dict[str, str | int | float | list[float]] = {
-        "samples_per_digest": spd,
-        "mixing": settings.mixing,
-        "weights": weights,
-        "left_out": len(labels) - groups.numel(),
-        "mechanism": privacy.mechanism,
-        "epsilon": privacy.epsilon,
-        "scale_size": privacy.scale_size,
-        "random": privacy.random,
-        "encoder": encoder,
-    }
     return Digest(silo, perturbed.features, soft_labels, facts)
+
+
+def _sum_and_perturb(
+    silo: int,
+    features: Tensor,
+    labels: Tensor,
+    groups: Tensor,
+    contract: Contract,
+    classes: int,
+    mixing: str,
+    source: Source,
+) -> Digest:
+    """Sum clipped integers group by group, with integer noise, and divide as a receiver does."""
+    release = release_groups(
+        features.cpu().numpy(),
+        labels.numpy(),
+        groups.numpy(),
+        contract,
+        classes=classes,
+        mixing=mixing,
+        source=source,
+        # they change the time that it takes and nothing else
+        threads=torch.get_num_threads(),
+    )
+    received, shares = torch.from_numpy(release.features), torch.from_numpy(release.labels)
+    return Digest(silo, received.to(features.device), shares.to(features.device))
 
 
 def _mix(
@@ -165,6 +223,11 @@ def _uniforms(purpose: str, silo: int, settings: DigestSettings, privacy: Privac
     if privacy.random == "system":
         return system_uniforms
     return seeded_uniforms(settings.seed or 0, purpose, silo)
+
+
+def _words(purpose: str, silo: int, settings: DigestSettings, privacy: PrivacySettings) -> Source:
+    """Open the source of exact noise, by the same rule."""
+    return SystemSource() if privacy.random == "system" else SeededSource(settings.seed or 0, purpose, silo)
 
 
 def write_digest(path: str | Path, digest: Digest) -> None:
@@ -229,9 +292,14 @@ def check_digest(digest: Digest, source: str) -> None:
 
 def _check_facts(digest: Digest, source: str) -> None:
     """Check that a digest says how it was made."""
-    for name, kinds in FACTS.items():
+    expected = FACTS | (SOUND_FACTS if digest.facts.get("mechanism") in DISCRETE else {})
+    for name, kinds in expected.items():
         if not isinstance(digest.facts.get(name), kinds):
             raise FileFormatError(f"{source}: does not say its {name}; make the digest again")
+    for name in expected.keys() & SOUND_FACTS.keys():
+        value = digest.facts[name]
+        if not isinstance(value, str | list) and not 0 <= value < math.inf:
+            raise FileFormatError(f"{source}: its {name} is {value}, which is no size; make the digest again")
     mixed, weights = digest.facts["samples_per_digest"], digest.facts["weights"]
     assert isinstance(weights, list)
     shares = all(isinstance(weight, float | int) and 0 <= weight <= 1 for weight in weights)

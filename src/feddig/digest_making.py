@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from feddig.digest import Digest, make_digest, read_digest
+from feddig.digest import SOUND_FACTS, Digest, make_digest, read_digest
 from feddig.errors import SettingError
 from feddig.experiment import Experiment
 from feddig.layout import lay_out, load_data
@@ -86,6 +86,7 @@ def describe_digest(path: Path) -> dict[str, Any]:
             key: facts[key]
             for key in ("samples_per_digest", "mixing", "weights", "mechanism", "epsilon", "scale_size")
         },
+        **{key: facts[key] for key in SOUND_FACTS if key in facts},
         "random": source.get(str(facts["random"]), facts["random"]),
         "promise": guarantee(
             str(facts["mechanism"]),
@@ -93,6 +94,7 @@ def describe_digest(path: Path) -> dict[str, Any]:
             scale_size=int(float(str(facts["scale_size"]))),
             epsilon=float(str(facts["epsilon"])),
             heaviest=max(weights),
+            facts=facts,
         ),
         "encoder": facts["encoder"],
         "hash": digest.hash,

@@ -59,9 +59,9 @@ def write_experiment(experiment: Experiment) -> str:
     lines = [f"format_version = {FORMAT_VERSION}", f"seed = {experiment.seed}"]
     for part in dataclasses.fields(experiment)[1:]:
         section = getattr(experiment, part.name)
-        lines += ["", f"[{part.name}]", *_spell(_plain(section))]
+        lines += ["", f"[{part.name}]", *spell_table(_plain(section))]
     for base, settings in experiment.algorithm.bases.items():
-        lines += ["", f"[algorithm.{base}]", *_spell(settings)]
+        lines += ["", f"[algorithm.{base}]", *spell_table(settings)]
     return "\n".join(lines) + "\n"
 
 
@@ -227,7 +227,8 @@ def _plain(section: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value is not None}
 
 
-def _spell(table: Mapping[str, Any]) -> list[str]:
+def spell_table(table: Mapping[str, Any]) -> list[str]:
+    """Spell a table of plain values as lines of TOML; what is None does not appear."""
     return [f"{key} = {_spell_value(value)}" for key, value in table.items() if value is not None]
 
 

@@ -1,7 +1,8 @@
 """Where local training takes place: one lane on a CPU, several side by side on a GPU.
 
 A lane is a network that a silo or a recall model loads, trains and reads its update from. One training does not
-fill a GPU, so there several run at a time, each on a stream of its own.
+fill a GPU, so there several run at a time, each on a stream of its own. A moderator whose silos are elsewhere trains
+beside them: its lane works while it waits for their replies.
 """
 
 import copy
@@ -44,14 +45,15 @@ class Done(Generic[Result]):
 class Lanes:
     """Takes jobs and gives each a lane."""
 
-    def __init__(self, lanes: Sequence[Lane]) -> None:
+    def __init__(self, lanes: Sequence[Lane], *, beside: bool = False) -> None:
         self.first = lanes[0]
         self.count = len(lanes)
         self._recorders = [lane.recorder for lane in lanes if lane.recorder is not None]
         self._free: queue.SimpleQueue[Lane] = queue.SimpleQueue()
         for lane in lanes:
             self._free.put(lane)
-        self._threads = ThreadPoolExecutor(len(lanes), "lane") if self.first.stream is not None else None
+        beside = beside or self.first.stream is not None
+        self._threads = ThreadPoolExecutor(len(lanes), "lane") if beside else None
 
     @property
     def seconds_preparing(self) -> float:
@@ -59,7 +61,7 @@ class Lanes:
         return sum(recorder.seconds for recorder in self._recorders)
 
     def submit(self, job: Callable[[Lane], Result]) -> Future[Done[Result]]:
-        """Start a job; on a CPU it is done when this returns."""
+        """Start a job; on a CPU it is done when this returns, unless the lanes work beside."""
         if self._threads is not None:
             return self._threads.submit(self._run, job)
         future: Future[Done[Result]] = Future()
@@ -89,12 +91,16 @@ class Lanes:
         return Done(result, time.perf_counter() - started)
 
 
-def build_lanes(network: FlatNetwork, *, bf16: bool, record: bool) -> Lanes:
-    """Build the lanes for a network: itself on a CPU; on a GPU copies of it, with recorded steps if they pay back."""
+def build_lanes(network: FlatNetwork, *, bf16: bool, record: bool, beside: bool = False) -> Lanes:
+    """Build the lanes for a network: itself on a CPU; on a GPU copies of it, with recorded steps if they pay back.
+
+    `beside`: also on a CPU, jobs run while whoever gave them does something else.
+    """
     device = network.device
     use_kernels(record and device.type == "cuda")
     if device.type == "cpu":
-        return Lanes([Lane(FlatNetwork(copy.deepcopy(network.module), bf16=True) if bf16 else network)])
+        alone = FlatNetwork(copy.deepcopy(network.module), bf16=True) if bf16 else network
+        return Lanes([Lane(alone)], beside=beside)
     return Lanes(
         [
             Lane(

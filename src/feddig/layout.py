@@ -33,7 +33,7 @@ class Layout:
 
 def lay_out(experiment: Experiment, dataset: Dataset | None = None, device: str = "cpu") -> Layout:
     """Load the data set (unless it is given), deal it out, draw the absence, resolve every setting."""
-    experiment = _with_precision(experiment.resolved(), choose_device(device))
+    experiment = with_precision(experiment.resolved(), choose_device(device))
     if dataset is not None and experiment.data.limit:
         raise SettingError("data.limit: does not apply to a data set given in Python; give fewer images")
     dataset = dataset if dataset is not None else load_data(experiment)
@@ -42,7 +42,8 @@ def lay_out(experiment: Experiment, dataset: Dataset | None = None, device: str 
     return replace(layout, experiment=_prepared(experiment, layout.training_rows()))
 
 
-def _with_precision(experiment: Experiment, device: torch.device) -> Experiment:
+def with_precision(experiment: Experiment, device: torch.device) -> Experiment:
+    """Fill in the number format if it is left open."""
     precision = choose_precision(experiment.training.precision, device)
     return replace(experiment, training=replace(experiment.training, precision=precision))
 

@@ -179,7 +179,9 @@ class Moderator:
         if self._to_recall is None:
             assert self.guidance_producer is not None
             held = [self.digests[silo] for silo in sorted(self.digests)]
-            self._to_recall = DigestSource(held, self.guidance_producer.module)
+            self._to_recall = DigestSource(
+                held, self.guidance_producer.module, noise_aware=self._settings.noise_aware
+            )
             self._to_train_on = self._to_recall.with_guidance_in_training()
             self.digests = self._to_recall.digests()
 

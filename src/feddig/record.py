@@ -76,12 +76,20 @@ class ResultsFolder:
             elif entry != mark:
                 entry.unlink()
 
-    def write_setting(self, experiment: Experiment, partition: str, availability: str) -> None:
-        """Write what the run is made of; the experiment goes last, as the sign that the others are there."""
-        write_atomically(self.path / "partition.csv", partition)
-        write_atomically(self.path / "availability.csv", availability)
+    def write_setting(self, experiment: Experiment, partition: str | None, availability: str) -> None:
+        """Write what the run is made of; the experiment goes last, as the sign that the others are there.
+
+        Where every silo has data of its own there is no partition.
+        """
+        if partition is not None:
+            write_atomically(self.path / "partition.csv", partition)
+        self.write_availability(availability)
         write_atomically(self.path / "experiment.toml", write_experiment(experiment))
         (self.path / STARTING).unlink(missing_ok=True)
+
+    def write_availability(self, table: str) -> None:
+        """Write who is there in each round; in a federation that is known only afterwards."""
+        write_atomically(self.path / "availability.csv", table)
 
     def check_setting(self, partition: str, availability: str) -> None:
         """On resuming, check that data and absence still come out as they did."""
@@ -169,8 +177,8 @@ class ResultsFolder:
         facts = {"rounds": str(rounds), "digests": json.dumps(hashes), "inputs": json.dumps(inputs)}
         write_tensors(self.checkpoint_path, "checkpoint", arrays, facts)
 
-    def read_checkpoint(self) -> Checkpoint | None:
-        """Read the last finished round with the digests it refers to; None before the first."""
+    def read_checkpoint(self, *, new_releases: bool = False) -> Checkpoint | None:
+        """Read the last finished round with its digests, or newer ones if that is allowed; None before the first."""
         if not self.checkpoint_path.exists():
             return None
         arrays, facts = read_tensors(self.checkpoint_path, "checkpoint")
@@ -178,7 +186,7 @@ class ResultsFolder:
         for silo, wanted in json.loads(facts["digests"]).items():
             path = self.digest_path(int(silo))
             digests[int(silo)] = read_digest(path)
-            if digests[int(silo)].hash != wanted:
+            if digests[int(silo)].hash != wanted and not new_releases:
                 raise FileFormatError(f"{path}: not the digest that the checkpoint refers to")
         state = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return Checkpoint(int(facts["rounds"]), state, digests, json.loads(facts["inputs"]))

@@ -4,17 +4,13 @@ import importlib.util
 import json
 import logging
 import math
-import platform
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from feddig._version import __version__
+from feddig.class_facts import write_class_facts
 from feddig.data.datasets import Dataset
 from feddig.device import describe_device
 from feddig.digest import Digest, check_digest
@@ -22,21 +18,17 @@ from feddig.engines.base import Engine
 from feddig.errors import FedDigError, FileFormatError, first_line
 from feddig.evaluation import accuracy
 from feddig.experiment import Experiment
-from feddig.files import FORMAT_VERSION
+from feddig.moderator import Moderator
 from feddig.networks import Networks
-from feddig.privacy.mechanism import guarantee
+from feddig.outcome import describe_round, summarise, write_outcome, write_page
 from feddig.progress import Progress, Silent
 from feddig.record import ResultsFolder
-from feddig.report.figures import draw_run
+from feddig.report.page import PAGE
+from feddig.run_log import open_log
 from feddig.silo import Silo
 from feddig.simulation import Simulation, build_simulation
 from feddig.summary import accuracy_measures
 from feddig.training import RoundResult, run_rounds
-
-try:
-    import fcntl
-except ImportError:
-    fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger("feddig")
 
@@ -82,6 +74,8 @@ def resume(
     """Go on with the run in `out` from its last checkpoint; a finished one just gives its summary."""
     folder = ResultsFolder(Path(out))
     if folder.finished:
+        if not (folder.path / PAGE).exists():
+            write_page(folder.path)
         return folder.summary()
     simulation = build_simulation(folder.experiment(), device=device, dataset=dataset, networks=networks)
     folder.check_setting(simulation.partition.to_csv(), simulation.absence.to_csv())
@@ -94,9 +88,10 @@ def _go_on(
     simulation: Simulation, folder: ResultsFolder, progress: Progress, until: int | None, connect: Connect
 ) -> dict[str, Any]:
     """Train from the checkpoint (or from the start) to the end, recording each round."""
-    with _log_file(folder):
+    with open_log(folder.path):
         inputs = simulation.inputs()
-        done = _restore(simulation, folder, inputs)
+        done = restore(simulation.moderator, folder, inputs)
+        write_class_facts(folder.path, simulation.dataset, simulation.partition)
         _announce(simulation, done)
         recipe, rounds = simulation.experiment.recipe, simulation.experiment.training.rounds
         board = _tensorboard(simulation.experiment, folder)
@@ -128,14 +123,19 @@ def _go_on(
         if last < rounds:
             return {}
         summary = _summary(simulation, folder)
-        _finish(simulation, folder, summary)
+        write_outcome(folder, simulation.experiment, simulation.moderator, simulation.network, summary)
         return summary
 
 
-def _restore(simulation: Simulation, folder: ResultsFolder, inputs: Mapping[str, str]) -> int:
-    """Load the checkpoint if there is one, and give the number of rounds it has done."""
+def restore(
+    moderator: Moderator, folder: ResultsFolder, inputs: Mapping[str, str], *, new_releases: bool = False
+) -> int:
+    """Load the checkpoint if there is one, and give the number of rounds it has done.
+
+    With `new_releases` a digest that came after the checkpoint and replaced another is taken for it.
+    """
     folder.clear_parts()
-    checkpoint = folder.read_checkpoint()
+    checkpoint = folder.read_checkpoint(new_releases=new_releases)
     if checkpoint is None:
         folder.rewind(0)
         return 0
@@ -143,12 +143,12 @@ def _restore(simulation: Simulation, folder: ResultsFolder, inputs: Mapping[str,
         if checkpoint.inputs.get(name) != wanted:
             raise FileFormatError(f"{folder.path}: was begun with another {name} than it is given now")
     try:
-        simulation.moderator.restore(checkpoint.state)
+        moderator.restore(checkpoint.state)
     except (KeyError, RuntimeError) as error:
         raise FileFormatError(
             f"{folder.checkpoint_path}: does not fit experiment.toml, which was changed ({first_line(error)})"
         ) from None
-    simulation.moderator.hold(checkpoint.digests.values())
+    moderator.hold(checkpoint.digests.values())
     folder.rewind(checkpoint.rounds)
     return checkpoint.rounds
 
@@ -200,30 +200,15 @@ def _measure(simulation: Simulation, result: RoundResult) -> dict[str, Any]:
         "present": everybody if centralised else simulation.absence.here(result.round),
         "recalled": [reply.silo for reply in result.stand_ins],
         "validation_accuracy": [accuracy(simulation.network, samples) for samples in simulation.validation],
-        "losses": {
-            "silos": {str(reply.silo): reply.loss for reply in result.replies},
-            "recall": {str(reply.silo): reply.loss for reply in result.stand_ins},
-            "joint": result.joint.loss if result.joint else None,
-        },
-        "parameter_norm": simulation.moderator.parameter_norm(),
-        "seconds": 0.0,
-        "seconds_silos": result.seconds_silos,
-        "seconds_recall": result.seconds_recall,
-        "seconds_joint": result.seconds_joint,
-        "seconds_preparing": 0.0,
+        **describe_round(result, simulation.moderator),
     }
 
 
 def _summary(simulation: Simulation, folder: ResultsFolder) -> dict[str, Any]:
-    experiment, rows = simulation.experiment, folder.metrics()
-    digests = simulation.moderator.digests
-    simulation.network.load(simulation.moderator.weights)
+    rows, network = folder.metrics(), simulation.network
+    network.load(simulation.moderator.weights)
     return {
-        "format_version": FORMAT_VERSION,
-        "algorithm": experiment.algorithm.name,
-        "scenario": experiment.absence.scenario,
-        "seed": experiment.seed,
-        "rounds": len(rows),
+        **summarise(simulation.experiment, simulation.moderator, network, rows),
         "data": {
             "name": simulation.dataset.name,
             "train": len(simulation.dataset.train),
@@ -231,61 +216,9 @@ def _summary(simulation: Simulation, folder: ResultsFolder) -> dict[str, Any]:
             "fingerprint": simulation.dataset.fingerprint(),
         },
         "accuracy": accuracy_measures([row["test_accuracy"] for row in rows], simulation.absence),
-        "silo_test_accuracy": [accuracy(simulation.network, samples) for samples in simulation.silo_tests],
-        "bytes": {
-            "digest": [
-                digests[silo].size if silo in digests else 0 for silo in range(simulation.absence.silos)
-            ],
-            "update": [_update_size(simulation)] * simulation.absence.silos,
-        },
-        "digests": {
-            str(silo): {**digest.facts, "hash": digest.hash} for silo, digest in sorted(digests.items())
-        },
-        "privacy": _privacy(simulation),
+        "silo_test_accuracy": [accuracy(network, samples) for samples in simulation.silo_tests],
         "partition_redraws": simulation.partition.redraws,
-        "precision": experiment.training.precision,
-        "seconds_per_round": math.fsum(row["seconds"] for row in rows) / len(rows),
-        "device": describe_device(simulation.network.device),
-        "versions": {
-            "feddig": __version__,
-            "torch": torch.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
     }
-
-
-def _update_size(simulation: Simulation) -> int:
-    """Give the bytes of a silo's update; nothing is sent where no silo trains or all data is in one place."""
-    recipe = simulation.experiment.recipe
-    return simulation.network.vector.numel() * 4 if recipe.silos_train and not recipe.centralised else 0
-
-
-def _privacy(simulation: Simulation) -> str | None:
-    """Say what the digests that were sent promise, in one sentence."""
-    if not simulation.moderator.digests:
-        return None
-    privacy, settings = simulation.experiment.privacy, simulation.experiment.digest
-    digest = next(iter(simulation.moderator.digests.values()))
-    return guarantee(
-        privacy.mechanism,
-        elements=math.prod(digest.features.shape[1:]),
-        scale_size=privacy.scale_size,
-        epsilon=privacy.epsilon,
-        heaviest=max(settings.weights, default=1 / settings.samples_per_digest),
-    )
-
-
-def _finish(simulation: Simulation, folder: ResultsFolder, summary: dict[str, Any]) -> None:
-    """Write models, picture and summary; the summary last, as the sign that all is there."""
-    experiment = simulation.experiment
-    facts = {"algorithm": experiment.algorithm.name, "seed": str(experiment.seed), "feddig": __version__}
-    folder.write_model("model", simulation.network.tensors(), facts)
-    if simulation.moderator.guidance_producer is not None:
-        folder.write_model("guidance", simulation.moderator.guidance_producer.tensors(), facts)
-    draw_run(folder.path)
-    log.info("finished: %s", json.dumps(summary["accuracy"]))
-    folder.write_summary(summary)
 
 
 def _space(simulation: Simulation) -> int:
@@ -299,44 +232,6 @@ def _space(simulation: Simulation) -> int:
         digests = samples // simulation.experiment.digest.samples_per_digest * width * 4
     rows = simulation.experiment.training.rounds * (600 + 60 * simulation.absence.silos)
     return 4 * state + digests + 20 * len(simulation.dataset.train) + rows + 10_000_000
-
-
-def _lock(handler: logging.FileHandler, folder: ResultsFolder) -> None:
-    """Hold the folder for this process alone; the system lets go of it however the process ends."""
-    if fcntl is None or handler.stream is None:
-        return  # Windows: the user must take care
-    try:
-        fcntl.flock(handler.stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise FedDigError(
-            f"{folder.path}: another process is at work on this run; wait for it to end"
-        ) from None
-
-
-@contextmanager
-def _log_file(folder: ResultsFolder) -> Iterator[None]:
-    """Copy the log into log.txt while a run lasts."""
-    handler = logging.FileHandler(folder.path / "log.txt", encoding="utf-8")
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    level, propagate = log.level, log.propagate
-    if not log.isEnabledFor(logging.INFO):
-        # the file wants what the user's own handlers were not set up for
-        log.setLevel(logging.INFO)
-        log.propagate = False
-    log.addHandler(handler)
-    try:
-        _lock(handler, folder)
-        log.info("log, format_version %d", FORMAT_VERSION)
-        yield
-    except (FedDigError, KeyboardInterrupt) as error:
-        # no louder: the caller tells the user, this tells whoever reads the file
-        log.info("stopped: %s", str(error) or "interrupted")
-        raise
-    finally:
-        log.removeHandler(handler)
-        handler.close()
-        log.setLevel(level)
-        log.propagate = propagate
 
 
 def _check_tensorboard(experiment: Experiment) -> None:

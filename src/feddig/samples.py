@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from feddig.data.datasets import Images
+from feddig.denoising import denoise
 from feddig.digest import Digest
 
 SIDE = 8
@@ -164,14 +165,23 @@ class RawSamples(Samples):
 
 
 class DigestSource:
-    """Digests as samples: guidance G = P_G(D_R) in the image's place, D_R in the feature's, D_y as target."""
+    """Digests as samples: guidance G = P_G(D_R) in the image's place, D_R in the feature's, D_y as target.
+
+    With `noise_aware` D_R is seen as if without its noise, as far as its level is known.
+    """
 
     resident = True
 
     def __init__(
-        self, digests: Sequence[Digest], guidance_producer: nn.Module, *, train_guidance: bool = False
+        self,
+        digests: Sequence[Digest],
+        guidance_producer: nn.Module,
+        *,
+        train_guidance: bool = False,
+        noise_aware: bool = False,
     ) -> None:
-        self._features = torch.cat([digest.features for digest in digests])
+        features = torch.cat([digest.features for digest in digests])
+        self._features = denoise(digests, features) if noise_aware else features
         self._labels = torch.cat([digest.labels for digest in digests])
         self._guidance_producer, self._train_guidance = guidance_producer, train_guidance
         sizes = [len(digest) for digest in digests]
@@ -179,7 +189,7 @@ class DigestSource:
         self._digests = {
             digest.silo: replace(digest, features=features, labels=labels)
             for digest, features, labels in zip(
-                digests, torch.split(self._features, sizes), torch.split(self._labels, sizes), strict=True
+                digests, torch.split(features, sizes), torch.split(self._labels, sizes), strict=True
             )
         }
         every = torch.split(torch.arange(len(self), device=self._labels.device), sizes)

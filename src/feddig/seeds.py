@@ -7,9 +7,12 @@ stays away leaves the batch order of everybody else untouched.
 import hashlib
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 Name = str | int
 
@@ -23,8 +26,10 @@ def derive(seed: int, *names: Name) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
 
-def torch_stream(seed: int, *names: Name) -> torch.Generator:
+def torch_stream(seed: int, *names: Name) -> "torch.Generator":
     """Open a named stream for torch (on the CPU, so that the device never changes what is drawn)."""
+    import torch  # only here: reports read data sets and absence, and do without it
+
     return torch.Generator().manual_seed(derive(seed, *names))
 
 

@@ -187,6 +187,9 @@ class ModeratorSettings:
     digest_budget: int = setting(
         0, "digests in a pass of a joint update, drawn fairly over silos and classes; 0: all", least=0
     )
+    noise_aware: bool = setting(
+        True, "train on digests with the noise taken off, where its level is public (discrete mechanisms)"
+    )
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 
 from feddig.data.images import Images
 from feddig.data.lazy import choose
@@ -26,24 +27,31 @@ class Site:
 
     silo: Silo
     lane: Lane
+    network: FlatNetwork
+    """The classifier in full precision, for evaluation."""
+    encoder: nn.Module | None
     make_digest: Callable[[], Digest]
 
 
 def build_site(experiment: Experiment, index: int, *, device: str = "auto") -> Site:
     """Build the silo of this number, with its share of the experiment's data and nobody else's."""
-    layout, place = lay_out(experiment, device=device), choose_device(device)
-    experiment, dataset = layout.experiment, layout.dataset
+    layout = lay_out(experiment, device=device)
     if index not in range(len(layout.training_rows())):
         raise SettingError(f"silo {index}: there are only silos 0 to {len(layout.training_rows()) - 1}")
-    training = experiment.training
+    rows, images = layout.training_rows()[index], layout.dataset.train
+    own = Images(choose(images.pixels, rows), images.labels[rows])
+    return build_site_of(layout.experiment, index, own, layout.dataset.classes, device=device)
+
+
+def build_site_of(
+    experiment: Experiment, index: int, own: Images, classes: int, *, device: str = "auto"
+) -> Site:
+    """Build the silo of this number with training images of its own; the experiment leaves nothing open."""
+    place, training = choose_device(device), experiment.training
     prepare_device(training.precision, place)
     if training.threads:
         torch.set_num_threads(training.threads)
-    rows = layout.training_rows()[index]
-    own = Images(choose(dataset.train.pixels, rows), dataset.train.labels[rows])
-    encoder, classifier, _ = build_networks(
-        experiment, padded_shape(dataset.train), dataset.classes, Networks()
-    )
+    encoder, classifier, _ = build_networks(experiment, padded_shape(own), classes, Networks())
     encoder = encoder.to(place) if encoder is not None else None
     samples = RawSamples.all_of(ImageSource(own, encoder, place))
     silo = Silo(index, samples, experiment.base_algorithm(), training, experiment.seed)
@@ -54,6 +62,6 @@ def build_site(experiment: Experiment, index: int, *, device: str = "auto") -> S
     def make_digest() -> Digest:
         if encoder is None:
             raise SettingError(f"silo {index}: {experiment.algorithm.name} has no digests")
-        return silo.make_digest(encoder, dataset.classes, experiment.digest, experiment.privacy)
+        return silo.make_digest(encoder, classes, experiment.digest, experiment.privacy)
 
-    return Site(silo, lanes.first, make_digest)
+    return Site(silo, lanes.first, network, encoder, make_digest)

@@ -1,7 +1,7 @@
 """The round loop. READ THIS FIRST: it is the paper's Algorithm 1, and everything else serves it."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from feddig.engines.base import Engine
@@ -27,7 +27,11 @@ class RoundResult:
 
 
 def run_rounds(
-    moderator: Moderator, engine: Engine, recipe: Recipe, rounds: range, frozen_from: int | None = None
+    moderator: Moderator,
+    engine: Engine,
+    recipe: Recipe,
+    rounds: Iterable[int],
+    frozen_from: int | None = None,
 ) -> Iterator[RoundResult]:
     """Train round by round; after each yield the moderator holds the model of that round.
 

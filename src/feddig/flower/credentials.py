@@ -76,6 +76,11 @@ def write_silo_key(path: Path) -> str:
 
 def read_fingerprint(path: Path) -> str:
     """Read a silo's public key file and give its fingerprint."""
+    return fingerprint(read_public_key(path))
+
+
+def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
+    """Read a silo's public key file."""
     try:
         key = serialization.load_ssh_public_key(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -84,7 +89,7 @@ def read_fingerprint(path: Path) -> str:
         ) from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, CURVE):
         raise FedDigError(f"{path}: is not an elliptic key on P-384; make one with `feddig federation init`")
-    return fingerprint(key)
+    return key
 
 
 def fingerprint(key: ec.EllipticCurvePublicKey) -> str:

@@ -1,7 +1,8 @@
 """The moderator's side on Flower: a ServerApp that runs our own round loop over the grid.
 
-Run configuration: `experiment` (a TOML file; left out: the demo's), `out` (the results folder; one that was begun is
-gone on with), `deadline` (seconds until a silo that has not replied counts as absent).
+Run configuration of a simulation: `experiment` (a TOML file; left out: the demo's), `out` (the results folder; one
+that was begun is gone on with), `deadline` (seconds until a silo that has not replied counts as absent). Of a real
+federation: `folder` (the moderator's, with the contract in it).
 """
 
 from pathlib import Path
@@ -13,6 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from feddig.experiment import Experiment
 from feddig.experiment_file import demo_experiment, read_experiment, write_experiment
 from feddig.flower.engine import GridEngine
+from feddig.flower.moderating import moderate_federation
 from feddig.record import ResultsFolder
 from feddig.running import resume, run
 from feddig.simulation import Simulation
@@ -24,8 +26,11 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Run the experiment that the run configuration names."""
+    """Run the experiment or the federation that the run configuration names."""
     config = context.run_config
+    if config.get("folder"):
+        moderate_federation(grid, Path(str(config["folder"])))
+        return
     experiment = read_experiment(str(config["experiment"])) if config.get("experiment") else demo_experiment()
     out = Path(str(config.get("out") or "results/flower"))
     moderate(grid, experiment, out, deadline=float(config.get("deadline") or DEADLINE))

@@ -8,6 +8,7 @@ import io
 import math
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,27 +31,50 @@ class WireError(FedDigError):
     """A message that is not what it should be; whoever sent it counts as absent."""
 
 
-def pack_request(request: Request, experiment: str) -> RecordDict:
-    """Pack the moderator's push; the experiment's text tells a simulated node what it is part of."""
+@dataclass(frozen=True)
+class About:
+    """What a message is about: in a simulation the experiment's text, in a federation the contract's hash."""
+
+    key: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a silo says of a model: the percentage that it gets right of so many images of its own."""
+
+    accuracy: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a digest must be like, as all have agreed."""
+
+    feature_shape: tuple[int, ...]
+    classes: int
+    facts: Mapping[str, object]
+    """What it must say about how it was made."""
+
+
+def pack_request(request: Request, about: About) -> RecordDict:
+    """Pack the moderator's push."""
+    facts = ConfigRecord({"silo": request.silo, "round": request.round, about.key: about.value})
     return RecordDict(
-        {
-            "model": _pack({"weights": request.weights}),
-            "state": _pack(request.state),
-            "facts": ConfigRecord({"silo": request.silo, "round": request.round, "experiment": experiment}),
-        }
+        {"model": _pack({"weights": request.weights}), "state": _pack(request.state), "facts": facts}
     )
 
 
-def pack_question(experiment: str) -> RecordDict:
-    """Pack what a simulated node must know to answer anything: it is a process of its own."""
-    return RecordDict({"facts": ConfigRecord({"experiment": experiment})})
+def pack_question(about: About) -> RecordDict:
+    """Pack what a silo must know to answer anything: each message may find it in a process of its own."""
+    return RecordDict({"facts": ConfigRecord({about.key: about.value})})
 
 
-def read_experiment_text(content: RecordDict) -> str:
-    """Read the experiment that a message is about."""
-    text = _facts(content).get("experiment")
+def read_about(content: RecordDict, key: str) -> str:
+    """Read the experiment or the contract that a message is about."""
+    text = _facts(content).get(key)
     if not isinstance(text, str):
-        raise WireError("it does not say which experiment it is about")
+        raise WireError(f"it does not say which {key} it is about")
     return text
 
 
@@ -92,21 +116,35 @@ def pack_reply(reply: Reply) -> RecordDict:
 
 def read_reply(content: RecordDict, request: Request) -> Reply:
     """Read the answer to a request; one of another silo or round, or with numbers that make no sense, is refused."""
-    facts = _facts(content)
-    for name, wanted in (("silo", request.silo), ("round", request.round)):
-        if _whole(facts, name) != wanted:
-            raise WireError(f"it is of {name} {facts[name]!r}, not {wanted}")
-    numbers = content.metric_records.get("numbers", MetricRecord())
-    values = {name: numbers.get(name) for name in ("steps", "samples", "loss", "seconds")}
-    for name, value in values.items():
-        if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
-            raise WireError(f"its {name} is {value!r}")
-    update = _one(content, "model", "update", request.weights.numel())
-    steps, samples = (int(values[name]) for name in ("steps", "samples"))  # type: ignore[arg-type]
-    loss, seconds = (float(values[name]) for name in ("loss", "seconds"))  # type: ignore[arg-type]
+    _check_sender(content, request.silo, request.round)
+    values = {name: _number(content, name) for name in ("steps", "samples", "loss", "seconds")}
+    steps, samples = int(values["steps"]), int(values["samples"])
     if not steps or not samples:
         raise WireError(f"it tells of {steps} steps on {samples} samples")
-    return Reply(request.silo, request.round, update, steps, samples, loss, seconds)
+    update = _one(content, "model", "update", request.weights.numel())
+    if not math.isfinite(float(update.norm())):
+        # finite numbers, but together they would not leave a finite model
+        raise WireError("its update is longer than any number can say")
+    return Reply(request.silo, request.round, update, steps, samples, values["loss"], values["seconds"])
+
+
+def pack_score(score: Score, silo: int, round: int) -> RecordDict:
+    """Pack how good a silo finds the model of a round."""
+    return RecordDict(
+        {
+            "facts": ConfigRecord({"silo": silo, "round": round}),
+            "numbers": MetricRecord({"accuracy": score.accuracy, "samples": score.samples}),
+        }
+    )
+
+
+def read_score(content: RecordDict, silo: int, round: int) -> Score:
+    """Read how good this silo finds the model of this round."""
+    _check_sender(content, silo, round)
+    accuracy, samples = _number(content, "accuracy"), int(_number(content, "samples"))
+    if accuracy > 100:
+        raise WireError(f"its accuracy is {accuracy:g} percent")
+    return Score(accuracy, samples)
 
 
 def pack_digest(digest: Digest) -> RecordDict:
@@ -114,11 +152,16 @@ def pack_digest(digest: Digest) -> RecordDict:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "digest.safetensors"
         write_digest(file, digest)
-        return RecordDict({"digest": ConfigRecord({"file": file.read_bytes()})})
+        return pack_digest_file(file)
 
 
-def read_digest_of(content: RecordDict, silo: int) -> Digest:
-    """Read a digest that must be this silo's."""
+def pack_digest_file(file: Path) -> RecordDict:
+    """Pack a digest file byte by byte."""
+    return RecordDict({"digest": ConfigRecord({"file": file.read_bytes()})})
+
+
+def read_digest_of(content: RecordDict, silo: int, terms: Terms | None = None) -> Digest:
+    """Read a digest that must be this silo's, and as agreed."""
     packed = content.config_records.get("digest", ConfigRecord()).get("file")
     if not isinstance(packed, bytes) or len(packed) > LARGEST_DIGEST:
         raise WireError("it holds no digest file")
@@ -131,7 +174,21 @@ def read_digest_of(content: RecordDict, silo: int) -> Digest:
             raise WireError(str(error).replace(f"{file}: ", "")) from None
     if digest.silo != silo:
         raise WireError(f"it is of silo {digest.silo}, not {silo}")
+    if terms is not None:
+        _check_terms(digest, terms)
     return digest
+
+
+def _check_terms(digest: Digest, terms: Terms) -> None:
+    shape, classes = tuple(digest.features.shape[1:]), int(digest.labels.shape[1])
+    if shape != terms.feature_shape or classes != terms.classes:
+        raise WireError(
+            f"it has features of {list(shape)} and {classes} classes, "
+            f"not {list(terms.feature_shape)} and {terms.classes} as the contract says"
+        )
+    for name, wanted in terms.facts.items():
+        if digest.facts.get(name) != wanted:
+            raise WireError(f"its {name} is {digest.facts.get(name)!r}, not {wanted!r} as the contract says")
 
 
 def _pack(tensors: Mapping[str, Tensor]) -> ArrayRecord:
@@ -140,6 +197,21 @@ def _pack(tensors: Mapping[str, Tensor]) -> ArrayRecord:
 
 def _facts(content: RecordDict) -> ConfigRecord:
     return content.config_records.get("facts", ConfigRecord())
+
+
+def _check_sender(content: RecordDict, silo: int, round: int) -> None:
+    """Check that a reply is of the silo whose key its node has, and of this round."""
+    facts = _facts(content)
+    for name, wanted in (("silo", silo), ("round", round)):
+        if _whole(facts, name) != wanted:
+            raise WireError(f"it is of {name} {facts[name]!r}, not {wanted}")
+
+
+def _number(content: RecordDict, name: str) -> float:
+    value = content.metric_records.get("numbers", MetricRecord()).get(name)
+    if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise WireError(f"its {name} is {value!r}")
+    return value
 
 
 def _whole(facts: Mapping[str, Any], name: str) -> int:

@@ -182,7 +182,7 @@ def _sound(privacy: PrivacySettings, digest: DigestSettings, elements: int, clas
         assumptions=(
             neighbours(privacy),
             labels(privacy, kept),
-            mixed(digest, largest),
+            mixed(digest, largest, randomised=label_epsilon is not None),
             clipped(privacy),
             ENCODER,
             *((CURVE,) if gaussian else ()),

@@ -44,9 +44,11 @@ def labels(privacy: PrivacySettings, keep_probability: float | None) -> str:
     )
 
 
-def mixed(digest: DigestSettings, heaviest: float) -> str:
-    """Say what mixing counts for."""
-    chosen = "by label alone" if digest.mixing == "within-class" else "without a look at the data"
+def mixed(digest: DigestSettings, heaviest: float, *, randomised: bool = False) -> str:
+    """Say what mixing counts for; labels may be randomised before it."""
+    chosen = "without a look at the data"
+    if digest.mixing == "within-class":
+        chosen = "by randomised label alone" if randomised else "by label alone"
     return (
         f"Each sample is in one digest only and its partners are chosen {chosen}; mixing counts for the largest "
         f"weight, {heaviest:.6g}, and for nothing more."

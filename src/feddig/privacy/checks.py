@@ -11,7 +11,7 @@ def check_privacy(privacy: PrivacySettings, digest: DigestSettings) -> None:
         _check_nothing_is_ignored(privacy)
     if privacy.mechanism in DISCRETE:
         _check_mechanism(privacy, digest)
-        _check_adjacency(privacy, digest)
+        _check_adjacency(privacy)
         _check_budget(privacy)
 
 
@@ -51,26 +51,23 @@ def _check_mechanism(privacy: PrivacySettings, digest: DigestSettings) -> None:
             "privacy.delta: discrete-gaussian needs one above 0, far below 1 over the number of samples, "
             "for example 1e-6"
         )
+    if privacy.mechanism == "discrete-laplace" and privacy.delta > 0:
+        raise SettingError(
+            "privacy.delta: discrete-laplace promises a delta of 0 and has no use for one; leave it out, or set "
+            "privacy.mechanism to discrete-gaussian"
+        )
 
 
-def _check_adjacency(privacy: PrivacySettings, digest: DigestSettings) -> None:
-    if privacy.adjacency == "same-label":
-        if privacy.label_epsilon is not None:
-            raise SettingError(
-                "privacy.label_epsilon: under same-label adjacency labels are public and get no noise; leave it "
-                "out, or set privacy.adjacency to replace-one"
-            )
-        return
-    if privacy.label_epsilon is None:
+def _check_adjacency(privacy: PrivacySettings) -> None:
+    if privacy.adjacency == "same-label" and privacy.label_epsilon is not None:
+        raise SettingError(
+            "privacy.label_epsilon: under same-label adjacency labels are public and get no noise; leave it "
+            "out, or set privacy.adjacency to replace-one"
+        )
+    if privacy.adjacency == "replace-one" and privacy.label_epsilon is None:
         raise SettingError(
             "privacy.label_epsilon: replace-one adjacency needs noise on the labels; set one, for example 1, or "
             "set privacy.adjacency to same-label"
-        )
-    if digest.mixing == "within-class":
-        # a record of another class would be mixed elsewhere and push its neighbours into other digests
-        raise SettingError(
-            'privacy.adjacency: replace-one does not go with digest.mixing = "within-class", where labels decide '
-            'which samples are mixed; set digest.mixing to "random"'
         )
 
 

@@ -5,7 +5,6 @@ public clip. The noise is exact, and nothing but sums and facts of the contract 
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -75,15 +74,6 @@ def laplace_noise_for(clip: Clip, elements: int, epsilon: float | Fraction) -> D
 def gaussian_noise_for(clip: Clip, elements: int, multiplier: float | Fraction) -> DiscreteGaussian:
     """Give the discrete Gaussian noise of so many sensitivities; an accountant says what that promises."""
     return DiscreteGaussian.for_multiplier(multiplier, clip.squared_l2_sensitivity(elements))
-
-
-def check_equal(weights: Sequence[float] | None) -> None:
-    """Refuse mixing weights that differ: integer sums weigh all records alike."""
-    if weights and len(set(weights)) > 1:
-        raise SettingError(
-            f"digest.weights: {list(weights)} differ, but integer noise is for equal weights; leave them out "
-            "or choose privacy.mechanism paper-laplace"
-        )
 
 
 def sum_records(features: np.ndarray, groups: np.ndarray, clip: Clip) -> np.ndarray:

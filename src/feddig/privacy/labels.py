@@ -64,6 +64,23 @@ def soft_labels(counts: np.ndarray, keep: Fraction) -> np.ndarray:
     return project_to_simplex((shares - float(other)) / float(keep - other)).astype(np.float32)
 
 
+def likely_labels(counts: np.ndarray, keep: Fraction) -> np.ndarray:
+    """Turn counts of randomised labels, which groups were formed by, into expected shares of the true ones.
+
+    By Bayes, with the class shares of all the groups together, estimated from their randomised labels, as the prior.
+    """
+    if keep == AS_THEY_ARE:
+        return soft_labels(counts, keep)
+    classes = counts.shape[1]
+    prior = soft_labels(counts.sum(0, keepdims=True), keep)[0].astype(np.float64)
+    turned = np.full((classes, classes), float((1 - keep) / (classes - 1)))
+    np.fill_diagonal(turned, float(keep))
+    joint = prior * turned
+    likely = joint / joint.sum(1, keepdims=True)
+    shares: np.ndarray = counts / counts.sum(1, keepdims=True) @ likely
+    return shares.astype(np.float32)
+
+
 def project_to_simplex(rows: np.ndarray) -> np.ndarray:
     """Give the nearest rows whose entries are not negative and sum to 1: one height is cut off from all of a row."""
     falling = -np.sort(-rows, axis=1)

@@ -40,7 +40,7 @@ def draw_curves(results: Sequence[Result], title: str) -> bytes:
         if len(runs) > 1:
             low, high = ([edge(values) for values in zip(*runs, strict=True)] for edge in (min, max))
             curves.fill_between(range(len(means)), low, high, color=colour, alpha=0.15, linewidth=0)
-    curves.set_ylabel("test accuracy (%)")
+    curves.set_ylabel(f"{results[0].accuracy_of} accuracy (%)")
     curves.set_title(title)
     curves.grid(alpha=0.25)
     curves.legend(title="at the end", loc="best", frameon=False)

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import math
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,8 +27,19 @@ class Result:
 
     @property
     def accuracies(self) -> list[float]:
-        """Test accuracy by round, in percent."""
-        return [row["test_accuracy"] for row in self.rows]
+        """Accuracy by round, in percent; not a number where nobody could measure it."""
+        return [_accuracy(row) for row in self.rows]
+
+    @property
+    def accuracy_of(self) -> str:
+        """What it was measured on: test images, or in a federation without any the silos' validation images."""
+        return str(self.rows[-1].get("accuracy_of", "test")) if self.rows else "test"
+
+
+def _accuracy(row: dict[str, Any]) -> float:
+    value = row["accuracy"] if "accuracy_of" in row else row["test_accuracy"]
+    # a federation without test images has no accuracy in a round in which nobody is there
+    return math.nan if value is None and row.get("accuracy_of") == "validation" else float(value)
 
 
 def read_result(path: Path) -> Result:
@@ -46,7 +58,7 @@ def read_result(path: Path) -> Result:
         rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         for row in rows:
             check_version(file, row["format_version"])
-            float(row["test_accuracy"])
+            _accuracy(row)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise FileFormatError(
             f"{file}: cannot be read ({error!r}); give a folder that feddig wrote"

@@ -3,10 +3,11 @@
 import math
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from feddig.digest import Digest
-from feddig.privacy.mechanism import laplace_scale
+from feddig.privacy.mechanism import DISCRETE, laplace_scale
 
 
 @dataclass(frozen=True)
@@ -24,12 +25,26 @@ class Noise:
             return differences.abs().mean(-1)
         return differences.square().mean(-1).sqrt()
 
+    def draw(self, shape: torch.Size, stream: torch.Generator) -> Tensor:
+        """Draw noise of this law, for an attacker who imitates a silo."""
+        if not self.heavy_tails:
+            return self.deviation * torch.randn(shape, generator=stream)
+        sizes = torch.empty(shape).exponential_(generator=stream) * (self.deviation / math.sqrt(2))
+        return torch.where(torch.rand(shape, generator=stream) < 0.5, -sizes, sizes)
+
 
 def assumed_noise(digest: Digest, largest: float) -> Noise:
     """Read the noise off a digest; `largest` stands in for tau, which is the silo's: that of the candidates."""
     mechanism = digest.facts["mechanism"]
     if mechanism == "none":
         return Noise(0.0)
+    if mechanism in DISCRETE:
+        told = digest.facts.get("noise_deviation")
+        if not isinstance(told, int | float):
+            raise ValueError(
+                f"{mechanism}: the digest does not tell its noise; give the attack the contract's"
+            )
+        return Noise(float(told), heavy_tails=mechanism == "discrete-laplace")
     if mechanism != "paper-laplace":
         raise ValueError(f"{mechanism}: give the attack the contract's noise")
     epsilon, size = digest.facts["epsilon"], digest.facts["scale_size"]

@@ -1,0 +1,137 @@
+"""`feddig audit`: attack a silo's own digests before they are sent."""
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from feddig.errors import FedDigError
+from feddig.options import DataDir, Json, Level, LogLevel, Quiet, show_log
+
+if TYPE_CHECKING:
+    from feddig.privacy.audit.effort import Effort
+
+
+class FailOn(StrEnum):
+    """From which light on the command fails."""
+
+    never = "never"
+    amber = "amber"
+    red = "red"
+
+
+DATA = "a data set's name, an .npz file, a folder, or an experiment's .toml; then :train (default), :test, :FIRST-LAST"
+FAILED = 1
+"""The exit code that --fail-on asks for."""
+
+
+def audit_command(
+    digests: Annotated[Path, typer.Option(help="Digest file that is to be sent.")],
+    members: Annotated[str, typer.Option(metavar="DATA", help=f"What it was made of: {DATA}.")],
+    holdout: Annotated[str, typer.Option(metavar="DATA", help="Images of the same kind that were not used.")],
+    out: Annotated[Path, typer.Option(help="Folder for audit.json and audit.html.")],
+    public: Annotated[
+        str | None,
+        typer.Option(metavar="DATA", help="What attackers learn from; without it, half of the holdout."),
+    ] = None,
+    encoder: Annotated[str, typer.Option(help="The digests' encoder: default, or its file.")] = "default",
+    guidance: Annotated[
+        Path | None,
+        typer.Option(help="guidance.safetensors of a run, for pictures of what the moderator sees."),
+    ] = None,
+    thresholds: Annotated[
+        Path | None, typer.Option(help="TOML file with limits of the lights (docs/audit.md).")
+    ] = None,
+    mixing_seed: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="The seed that seeded digests were mixed by: attack these, and no rehearsal."
+        ),
+    ] = None,
+    digests_at_most: Annotated[int, typer.Option(min=10, help="Digests that are attacked.")] = 400,
+    pool: Annotated[int, typer.Option(min=20, help="Candidates for unmixing, members included.")] = 10_000,
+    canaries: Annotated[int, typer.Option(min=10, help="Planted records.")] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of all that the audit draws.")] = 0,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller attacks: about two minutes.")] = False,
+    pictures: Annotated[
+        bool, typer.Option("--pictures/--no-pictures", help="Whether the page shows members' images.")
+    ] = True,
+    fail_on: Annotated[FailOn, typer.Option(help="Exit with code 1 at this light.")] = FailOn.never,
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    log_level: Level = LogLevel.warning,
+) -> None:
+    """Play the attacker on digests before they are sent; write a report with a light for each of seven checks."""
+    show_log(log_level)
+    if (out / "audit.json").exists():
+        raise FedDigError(f"{out}: has an audit already; choose another --out")
+    from feddig.audit_data import load_guidance, load_inputs
+    from feddig.digest import read_digest
+    from feddig.files import write_atomically
+    from feddig.privacy.audit.effort import Effort
+    from feddig.privacy.audit.limits import read_limits
+    from feddig.privacy.audit.running import run_audit
+    from feddig.privacy.audit.subject import image_shape, prepare_subject
+    from feddig.report.audit_page import audit_page
+
+    limits, digest = read_limits(thresholds), read_digest(digests)
+    effort = _effort(Effort(digests=digests_at_most, pool=pool, canaries=canaries), quick=quick)
+    console = Console(stderr=True, quiet=quiet)
+    console.print("reading and encoding images", highlight=False)
+    inputs = load_inputs(
+        digest,
+        members=members,
+        holdout=holdout,
+        public=public,
+        encoder=encoder,
+        data_dir=data_dir,
+        effort=effort,
+        seed=seed,
+    )
+    producer = load_guidance(guidance, digest, image_shape(inputs.members)) if guidance is not None else None
+    subject = prepare_subject(
+        digest,
+        inputs.members,
+        inputs.holdout,
+        inputs.public,
+        inputs.encoder,
+        effort,
+        seed=seed,
+        mixing_seed=mixing_seed,
+    )
+    names = {"digests": digests.name, "members": members, "holdout": holdout, "public": public or ""}
+    audit = run_audit(
+        subject, limits, names=names, guidance=producer, say=lambda text: console.print(text, highlight=False)
+    )
+    page = audit_page(audit.report, audit.curves, audit.pictures if pictures else {})
+    write_atomically(out / "audit.html", page)
+    write_atomically(out / "audit.json", json.dumps(audit.report, indent=2, allow_nan=False) + "\n")
+    if as_json:
+        print(json.dumps({"path": str(out), **audit.report}, indent=2, allow_nan=False))
+    else:
+        _print(audit.report, out, pictured=pictures)
+    if _fails(audit.report["light"], fail_on):
+        raise typer.Exit(FAILED)
+
+
+def _effort(effort: "Effort", *, quick: bool) -> "Effort":
+    return effort.quick() if quick else effort
+
+
+def _fails(light: str, fail_on: FailOn) -> bool:
+    return light == "red" if fail_on is FailOn.red else fail_on is FailOn.amber and light in ("amber", "red")
+
+
+def _print(report: dict[str, Any], out: Path, *, pictured: bool) -> None:
+    for check in report["checks"]:
+        print(f"{check['number']} {check['light']:<8} {check['title']}")
+        print(f"           {check['sentence']}")
+    print(f"\n{report['meaning']}")
+    print(f"report  {out / 'audit.json'}\npage    {out / 'audit.html'}")
+    if pictured:
+        print("The page shows members' own images: keep it at the silo.", file=sys.stderr)

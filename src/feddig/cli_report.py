@@ -1,0 +1,31 @@
+"""`feddig report`: one page about one run or many."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from feddig.options import Quiet
+
+
+def report_command(
+    folders: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR...", help="Results folders: of runs, or of comparisons, whose runs lie below."
+        ),
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Page to write; without it, report.html in the folder, or here.")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Write one page about runs, to open in a browser: curves, absence, privacy, cost, settings. Trains nothing."""
+    from feddig.report.page import write_report
+
+    page, missing = write_report(folders, out)
+    if not quiet:
+        for note in missing:
+            print(f"feddig: {note}", file=sys.stderr)
+    print(page)

@@ -1,0 +1,209 @@
+"""A real headless Chromium for tests, driven over its DevTools pipe: no driver, no library, no port."""
+
+import json
+import os
+import select
+import shutil
+import subprocess
+import time
+from base64 import b64decode
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+FLAGS = (
+    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+    "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
+    "--disable-extensions", "--hide-scrollbars", "--force-color-profile=srgb", "--remote-debugging-pipe",
+)  # fmt: skip
+PATIENCE = 60.0
+"""Seconds that an answer may take: a busy machine starts a browser slowly."""
+
+
+def find_chromium() -> str | None:
+    """Find the browser; the variable CHROMIUM may name it."""
+    names = (os.environ.get("CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome")
+    return next((found for name in names if name and (found := shutil.which(name))), None)
+
+
+class Browser:
+    """A browser with one tab; it ends with its block."""
+
+    def __init__(self, program: str, profile: Path) -> None:
+        commands, self._to = os.pipe()
+        self._from, answers = os.pipe()
+
+        def hand_over() -> None:
+            # DevTools reads from 3 and writes to 4; the copies are made first, lest one overwrite the other
+            commands_copy, answers_copy = os.dup(commands), os.dup(answers)
+            os.dup2(commands_copy, 3)
+            os.dup2(answers_copy, 4)
+
+        self._process = subprocess.Popen(
+            [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
+            preexec_fn=hand_over,
+            pass_fds=(3, 4),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(commands)
+        os.close(answers)
+        self._number, self._buffer, self._session = 0, b"", None
+        self.requests: list[str] = []
+        """Addresses that the page asked for."""
+        self.complaints: list[str] = []
+        """What stood in the console as an error, and exceptions."""
+        targets = self.call("Target.getTargets")["targetInfos"]
+        page = next(each["targetId"] for each in targets if each["type"] == "page")
+        self._session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Network", "Log"):
+            self.call(f"{domain}.enable")
+        self._target = page
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        os.close(self._to)
+        os.close(self._from)
+
+    def call(self, method: str, **parameters: Any) -> dict[str, Any]:
+        """Give a DevTools command and wait for its answer."""
+        self._number += 1
+        message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
+        if self._session and not method.startswith(("Target.", "Browser.")):
+            message["sessionId"] = self._session
+        os.write(self._to, json.dumps(message).encode() + b"\0")
+        answer: dict[str, Any] = self._wait(lambda found: found.get("id") == self._number)
+        if "error" in answer:
+            raise AssertionError(f"{method}: {answer['error']}")
+        result: dict[str, Any] = answer["result"]
+        return result
+
+    def _wait(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+        until = time.monotonic() + PATIENCE
+        while time.monotonic() < until:
+            if b"\0" not in self._buffer:
+                ready, _, _ = select.select([self._from], [], [], 1.0)
+                if ready:
+                    chunk = os.read(self._from, 1 << 20)
+                    if not chunk:
+                        raise AssertionError("Chromium ended by itself")
+                    self._buffer += chunk
+                continue
+            line, _, self._buffer = self._buffer.partition(b"\0")
+            message = json.loads(line)
+            self._note(message)
+            if wanted(message):
+                return dict(message)
+        raise AssertionError("Chromium did not answer in time")
+
+    def _note(self, message: dict[str, Any]) -> None:
+        method, parameters = message.get("method"), message.get("params", {})
+        if method == "Network.requestWillBeSent":
+            self.requests.append(parameters["request"]["url"])
+        elif method == "Runtime.exceptionThrown":
+            self.complaints.append(json.dumps(parameters["exceptionDetails"]))
+        elif method == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "warning", "assert"):
+            self.complaints.append(json.dumps(parameters["args"]))
+        elif method == "Log.entryAdded" and parameters["entry"]["level"] in ("error", "warning"):
+            self.complaints.append(json.dumps(parameters["entry"]))
+
+    def open(self, page: Path, *, width: int = 1100, height: int = 900, theme: str = "light") -> None:
+        """Load a page from disk in a window of this size."""
+        self.requests.clear()
+        self.complaints.clear()
+        self.resize(width, height)
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+        self.call("Page.navigate", url=page.resolve().as_uri())
+        self._wait(lambda found: found.get("method") == "Page.loadEventFired")
+        until = time.monotonic() + PATIENCE
+        while self.do("[document.readyState, location.protocol].join()") != "complete,file:":
+            assert time.monotonic() < until, f"{page} does not load"
+            time.sleep(0.02)
+        self.settle()
+
+    def resize(self, width: int, height: int) -> None:
+        """Make the window this large."""
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=False,
+        )
+
+    def settle(self) -> None:
+        """Wait until what was changed is drawn."""
+        self.do("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+
+    def do(self, script: str) -> Any:
+        """Evaluate an expression in the page and give its value."""
+        answer = self.call(
+            "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, userGesture=True
+        )
+        if "exceptionDetails" in answer:
+            raise AssertionError(json.dumps(answer["exceptionDetails"]))
+        return answer["result"].get("value")
+
+    def text(self, selector: str) -> str:
+        """Give an element's text."""
+        return str(self.do(f"document.querySelector({json.dumps(selector)}).textContent"))
+
+    def click(self, selector: str) -> None:
+        """Click an element in its middle, with a real pointer."""
+        x, y = self.middle(selector)
+        for kind in ("mousePressed", "mouseReleased"):
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+        self.settle()
+
+    def middle(self, selector: str) -> tuple[float, float]:
+        """Scroll to an element and give its middle."""
+        found = self.do(
+            f"(() => {{ const it = document.querySelector({json.dumps(selector)});"
+            " it.scrollIntoView({block: 'center'}); const box = it.getBoundingClientRect();"
+            " return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+        )
+        return float(found[0]), float(found[1])
+
+    def move(self, x: float, y: float) -> None:
+        """Move the pointer."""
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        self.settle()
+
+    def press(self, key: str) -> None:
+        """Press a key."""
+        codes = {
+            "Tab": 9,
+            "Enter": 13,
+            "Escape": 27,
+            "End": 35,
+            "Home": 36,
+            "ArrowLeft": 37,
+            "ArrowRight": 39,
+        }
+        text = {"text": "\r"} if key == "Enter" else {}
+        for kind in ("keyDown", "keyUp"):
+            self.call(
+                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=codes[key],
+                **(text if kind == "keyDown" else {}),
+            )  # fmt: skip
+        self.settle()
+
+    def screenshot(self, path: Path) -> None:
+        """Save what the window shows."""
+        path.write_bytes(b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+    def print(self) -> bytes:
+        """Print the page to PDF."""
+        return b64decode(self.call("Page.printToPDF", printBackground=True)["data"])

@@ -1,0 +1,96 @@
+"""Results folders written by hand, whose every number is known."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from feddig.summary import MEASURES
+
+
+def write_folder(
+    folder: Path,
+    accuracies: Sequence[float | None],
+    present: Sequence[str],
+    *,
+    algorithm: str = "feddig",
+    scenario: str = "sequential",
+    seed: int = 0,
+    silo_names: Sequence[str] | None = None,
+    class_names: Sequence[str] = ("shoe", "bag"),
+    settings: str = "",
+    finished: bool = True,
+    measures: dict[str, float | None] | None = None,
+) -> Path:
+    """Write a run; `present` is a word of 0 and 1 for each silo. FedDig recalls whoever is away."""
+    folder.mkdir(parents=True)
+    silos, rounds = len(present), len(accuracies)
+    (folder / "experiment.toml").write_text(
+        f'format_version = 1\nseed = {seed}\n[data]\nname = "fashion-mini"\nsilos = {silos}\nseed = {seed}\n'
+        f'[absence]\nscenario = "{scenario}"\nseed = {seed}\n[algorithm]\nname = {json.dumps(algorithm)}\n'
+        f"[training]\nrounds = {rounds}\n{settings}",
+        encoding="utf-8",
+    )
+    head = ",".join(["silo", *map(str, range(rounds))])
+    table = [",".join([str(silo), *word]) for silo, word in enumerate(present)]
+    (folder / "availability.csv").write_text(
+        "\n".join(["# feddig availability, format_version 1", head, *table]) + "\n", encoding="utf-8"
+    )
+    recalls = algorithm.startswith("feddig")
+    rows = []
+    for round, accuracy in enumerate(accuracies):
+        here = [silo for silo, word in enumerate(present) if word[round] == "1"]
+        away = [silo for silo, word in enumerate(present) if word[round] == "0" and "1" in word[:round]]
+        rows.append(
+            {
+                "format_version": 1,
+                "round": round,
+                "test_accuracy": accuracy,
+                "present": here,
+                "recalled": away if recalls else [],
+                "validation_accuracy": [(round + silo) % 90 + 0.25 for silo in range(silos)],
+                "seconds": 1.0,
+                "seconds_silos": 0.5,
+                "seconds_recall": 0.125,
+                "seconds_joint": 0.25,
+            }
+        )
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    counts = [[10 * silo + place for place in range(len(class_names))] for silo in range(silos)]
+    (folder / "classes.json").write_text(
+        json.dumps({"format_version": 1, "names": list(class_names), "counts": counts}), encoding="utf-8"
+    )
+    if finished:
+        summary: dict[str, Any] = {
+            "format_version": 1,
+            "algorithm": algorithm,
+            "scenario": scenario,
+            "seed": seed,
+            "accuracy": dict.fromkeys(MEASURES)
+            | {"final": accuracies[-1], "best": max(each or 0 for each in accuracies)}
+            | (measures or {}),
+            "bytes": {"digest": [1000 if recalls else 0] * silos, "update": [2000] * silos},
+            "seconds_per_round": 1.0,
+            "device": "a CPU",
+        }
+        if silo_names is not None:
+            summary["silo_names"] = list(silo_names)
+        (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    return folder
+
+
+def write_grid(folder: Path, seeds: int = 2) -> Path:
+    """Write a comparison: FedDig, FedAvg and frozen, whose curves are straight lines."""
+    present = ["1100000000", "1111100000", "1111111110"]
+    for seed in range(seeds):
+        for algorithm, start, step in (("feddig", 50, 2), ("fedavg", 52, -1), ("frozen", 51, 0)):
+            curve = [float(start + step * round + seed) for round in range(10)]
+            write_folder(
+                folder / algorithm / "sequential" / f"seed-{seed}",
+                curve,
+                present,
+                algorithm=algorithm,
+                seed=seed,
+                measures={"frozen_own": curve[1], "absence_mean": sum(curve[2:]) / 8},
+            )
+    return folder

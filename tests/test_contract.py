@@ -1,0 +1,125 @@
+"""The contract of a federation: written, read again, hashed, and refused in one line when something is wrong."""
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from feddig.errors import FedDigError
+from feddig.experiment_file import experiment_from_table
+from feddig.files import write_atomically
+from feddig.flower.contract import Contract, Member, read_contract, write_contract
+
+KEYS = ("a" * 64, "b" * 64)
+
+
+def a_contract(**changes: object) -> Contract:
+    experiment = experiment_from_table({"data": {"silos": 2}, "privacy": {"random": "system"}}).resolved()
+    contract = Contract(
+        name="hospitals",
+        members=(Member("north", KEYS[0]), Member("south", KEYS[1])),
+        experiment=experiment,
+        image_shape=(1, 28, 28),
+        classes=("sick", 'so "so"', "well"),
+        encoder_hash="c" * 64,
+        training_deadline=90.0,
+        digest_deadline=30.5,
+        address="moderator.example:9092",
+    )
+    return replace(contract, **changes)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "federation.toml"
+    write_contract(path, a_contract())
+    return path
+
+
+def test_a_contract_is_read_as_it_was_written(file: Path) -> None:
+    assert read_contract(file) == a_contract()
+
+
+@pytest.mark.parametrize("changes", [{"encoder_hash": None}, {"new_release": True}, {"classes": ("a", "b")}])
+def test_what_may_be_left_out_or_changed_comes_back(tmp_path: Path, changes: dict[str, object]) -> None:
+    write_contract(tmp_path / "c.toml", a_contract(**changes))
+    assert read_contract(tmp_path / "c.toml") == a_contract(**changes)
+
+
+def test_the_hash_is_that_of_the_file_and_tells_any_change(file: Path) -> None:
+    contract = read_contract(file)
+    assert contract.hash == hashlib.sha256(file.read_bytes()).hexdigest()
+    others = [a_contract(training_deadline=91.0), a_contract(name="x"), a_contract(classes=("a", "b"))]
+    assert len({contract.hash, *(other.hash for other in others)}) == 4
+
+
+def test_files_that_it_names_lie_next_to_it_on_every_machine(tmp_path: Path) -> None:
+    experiment = a_contract().experiment
+    digest = replace(experiment.digest, encoder=str(tmp_path / "here" / "encoder.safetensors"))
+    data = replace(experiment.data, path="/somebody/s/images")
+    contract = a_contract(experiment=replace(experiment, digest=digest, data=data))
+    for place in ("one", "two"):
+        write_contract(tmp_path / place / "federation.toml", contract)
+    one, two = (read_contract(tmp_path / place / "federation.toml") for place in ("one", "two"))
+    assert one.experiment.digest.encoder == str(tmp_path / "one" / "encoder.safetensors")
+    assert one.experiment.data.path is None
+    assert one.hash == two.hash == contract.hash
+    assert b"somebody" not in (tmp_path / "one" / "federation.toml").read_bytes()
+
+
+FAULTS = {
+    "nmae = 1": ("federation.nmae: unknown key; did you mean 'name'?", 'name = "hospitals"'),
+    'name = "../x"': ("federation.name: '../x' cannot be a name", 'name = "hospitals"'),
+    'address = "nowhere"': ("federation.address: 'nowhere' is no host and port", 'address = "moderator.example:9092"'),
+    'address = ":0"': ("federation.address", 'address = "moderator.example:9092"'),
+    "image_shape = [28, 28]": ("federation.image_shape: [28, 28] is not", "image_shape = [1, 28, 28]"),
+    "image_shape = [1, 28, true]": ("federation.image_shape", "image_shape = [1, 28, 28]"),
+    'classes = ["a"]': ("federation.classes: must be a list of at", 'classes = ["sick", "so \\"so\\"", "well"]'),
+    'classes = ["a", "a"]': ("federation.classes: 'a' stands there twice", 'classes = ["sick", "so \\"so\\"", "well"]'),
+    'encoder_hash = "cc"': ("federation.encoder_hash: 'cc' is not a SHA-256", f'encoder_hash = "{"c" * 64}"'),
+    "new_release = 1": ("federation.new_release: 1 is not true or false", "new_release = false"),
+    "training = 0": ("deadlines.training: 0 is not a number of seconds above 0", "training = 90.0"),
+    "training = inf": ("deadlines.training: inf", "training = 90.0"),
+    'training = "x"': ("deadlines.training: 'x'", "training = 90.0"),
+    'name = "NORTH"': ("silo.name: 'NORTH' stands there twice", 'name = "south"'),
+    f'fingerprint = "{KEYS[0]}"': ("silo.fingerprint", f'fingerprint = "{KEYS[1]}"'),
+    'fingerprint = "x"': ("silo[1].fingerprint: 'x' is not a SHA-256", f'fingerprint = "{KEYS[1]}"'),
+    "silos = 3": ("data.silos: 3, but there are 2 tables [[silo]]", "silos = 2"),
+    "rounds = -1": ("training.rounds", "rounds = 300"),
+    "[deadlinse]": ("deadlines: there must be a table [deadlines]", "[deadlines]"),
+    "format_version = 9": ("format_version 9", "format_version = 1"),
+    "= =": ("cannot be read as TOML", "format_version = 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", FAULTS)
+def test_a_fault_is_one_line_that_names_file_and_field(file: Path, wrong: str) -> None:
+    said, right = FAULTS[wrong]
+    text = file.read_text(encoding="utf-8")
+    assert text.count(right) == 1
+    file.write_text(text.replace(right, wrong), encoding="utf-8")
+    with pytest.raises(FedDigError) as raised:
+        read_contract(file)
+    assert str(raised.value).startswith(f"{file}: ")
+    assert said in str(raised.value)
+    assert "\n" not in str(raised.value).strip() or "TOML" in str(raised.value)
+
+
+@pytest.mark.parametrize("left_out", ["[federation]", "[[silo]]"])
+def test_a_missing_table_is_named(file: Path, left_out: str) -> None:
+    text = file.read_text(encoding="utf-8")
+    write_atomically(file, text[: text.index(left_out)])
+    with pytest.raises(FedDigError, match=r"federation|silo"):
+        read_contract(file)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FedDigError, match=r"federation\.toml: no such contract"):
+        read_contract(tmp_path / "federation.toml")
+
+
+def test_a_silo_is_found_by_its_name() -> None:
+    assert a_contract().number("south") == 1
+    with pytest.raises(FedDigError, match="did you mean 'south'"):
+        a_contract().number("suoth")

@@ -1,0 +1,284 @@
+"""A real federation on this machine: processes with TLS and keys, some of which are killed, stopped or lied to."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+pytest.importorskip("flwr", reason="needs the extra `flower`")
+
+from feddig import run
+from feddig.digest import read_digest, write_digest
+from feddig.experiment_file import read_experiment
+from feddig.flower.contract import read_contract
+from feddig.flower.deployed_silo import open_silo
+from feddig.flower.federation_folder import FederationFolder
+from feddig.flower.processes import end, free_port, running
+from feddig.flower.status import Status, read_status
+from folders import rows
+
+pytestmark = [
+    pytest.mark.flower,
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc"),
+]
+
+SILOS = 2
+APP, NODE, LINK = "flwr-serverapp", "flower-supernode", "feddig.flower.superlink"
+EXPERIMENT = """
+[data]
+name = "fashion-mini"
+limit = 300
+[absence]
+scenario = "none"
+[model]
+classifier = "small"
+[training]
+rounds = 60
+batch = 32
+lr = 0.003
+threads = 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+
+
+def init(path: Path, *settings: str, training_deadline: float = 60.0) -> FederationFolder:
+    """Write the folders of a small federation."""
+    file = path.with_suffix(".toml")
+    file.write_text(EXPERIMENT, encoding="utf-8")
+    command = [
+        sys.executable, "-m", "feddig", "federation", "init", path, "--silos", SILOS, "--experiment", file,
+        "--rehearse", "fashion-mini", "--port", free_port(),
+        "--training-deadline", training_deadline, "--digest-deadline", 60,
+        *(part for setting in settings for part in ("--set", setting)),
+    ]  # fmt: skip
+    subprocess.run([str(part) for part in command], check=True, capture_output=True, timeout=60)
+    return FederationFolder(path)
+
+
+@contextmanager
+def up(folder: FederationFolder) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a federation, and leave none of its processes behind."""
+    parties = [folder.moderator.path, *(folder.silo(f"silo-{silo}").path for silo in range(SILOS))]
+    with (folder.path / "up.log").open("ab") as said:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "feddig", "federation", "up", str(folder.path)],
+            stdout=said,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield process
+    finally:
+        for party in parties:  # one that was stopped could not end
+            for left in running(party):
+                _send(left, signal.SIGCONT)
+        process.terminate()
+        try:
+            process.wait(40)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        for party in parties:
+            end(running(party))
+
+
+def _send(process: int, number: int) -> None:
+    try:
+        os.kill(process, number)
+    except ProcessLookupError:
+        return
+
+
+def until(
+    folder: FederationFolder, holds: Callable[[], Any], seconds: float = 200.0, pause: float = 0.2
+) -> Any:
+    """Wait for something to hold, and give it."""
+    last = time.monotonic() + seconds
+    while time.monotonic() < last:
+        found = holds()
+        if found:
+            return found
+        time.sleep(pause)
+    raise AssertionError(f"not in {seconds:g} s; the log's end:\n{log_of(folder)[-3000:]}")
+
+
+def log_of(folder: FederationFolder) -> str:
+    file = folder.moderator.run / "log.txt"
+    return file.read_text(encoding="utf-8") if file.exists() else "none yet"
+
+
+def done(folder: FederationFolder) -> list[dict[str, Any]]:
+    """Read the rows of the rounds so far; the last line may be half written."""
+    try:
+        return rows(folder.moderator.run)
+    except (OSError, ValueError):
+        return []
+
+
+def standing(folder: FederationFolder) -> Status:
+    status = read_status(folder.moderator.status)
+    assert status is not None
+    return status
+
+
+def in_state(folder: FederationFolder, state: str, rounds: int) -> Callable[[], bool]:
+    """Tell whether the moderator is at something, with so many rounds done."""
+
+    def holds() -> bool:
+        status = read_status(folder.moderator.status)
+        return status is not None and status.content["state"] == state and status.rounds_done >= rounds
+
+    return holds
+
+
+def kill(party: Path, program: str) -> None:
+    """Kill a party's program as nobody can prevent, by process id."""
+    found = running(party, program)
+    assert found, f"no {program} runs for {party}"
+    for process in found:
+        _send(process, signal.SIGKILL)
+
+
+def rounds_of(folder: FederationFolder, silo: int) -> list[int]:
+    return [row["round"] for row in done(folder) if silo in row["present"]]
+
+
+def recalled_in(folder: FederationFolder, silo: int) -> list[int]:
+    return [row["round"] for row in done(folder) if silo in row["recalled"]]
+
+
+def check_nothing_was_lost(folder: FederationFolder) -> None:
+    found = done(folder)
+    assert [row["round"] for row in found] == list(range(len(found)))
+    for silo in range(SILOS):
+        sent = read_digest(folder.silo(f"silo-{silo}").digest)
+        held = read_digest(folder.moderator.run / "digests" / f"silo-{silo}.safetensors")
+        assert held.hash == sent.hash
+
+
+def compare_with_one_process(folder: FederationFolder, there: Path) -> float:
+    """Run the same experiment in this process; give the largest difference in any parameter."""
+    experiment = read_experiment(folder.moderator.run / "experiment.toml")
+    data = replace(experiment.data, name="fashion-mini", limit=300)
+    run(replace(experiment, data=data), there, device="cpu")
+    differences = []
+    for file in ("model.safetensors", "guidance.safetensors"):
+        here, other = load_file(folder.moderator.run / file), load_file(there / file)
+        assert here.keys() == other.keys()
+        differences += [float((tensor - other[name]).abs().max()) for name, tensor in here.items()]
+    return max(differences)
+
+
+def test_a_killed_moderator_goes_on_and_a_killed_silo_is_recalled_and_comes_back(tmp_path: Path) -> None:
+    folder = init(tmp_path / "federation", training_deadline=30.0)
+    away = folder.silo("silo-1")
+    with up(folder):
+        until(folder, in_state(folder, "training", rounds=1))
+        before = list(done(folder))
+        kill(folder.moderator.path, APP)
+        until(folder, lambda: len(done(folder)) > len(before))
+        assert done(folder)[: len(before)] == before
+        assert "resumed after" in log_of(folder)
+
+        until(folder, lambda: rounds_of(folder, 1)[-1:] == [len(done(folder)) - 1])
+        kill(away.path, NODE)
+        until(folder, lambda: recalled_in(folder, 1))
+        missed = recalled_in(folder, 1)[0]
+        until(folder, lambda: rounds_of(folder, 1)[-1] > missed)
+        assert standing(folder).content["silos"][1]["digest"] == read_digest(away.digest).hash
+    check_nothing_was_lost(folder)
+
+
+def test_a_deployment_gives_what_one_process_gives(tmp_path: Path) -> None:
+    folder = init(
+        tmp_path / "federation",
+        "algorithm.name=feddig+feddyn",
+        "absence.scenario=sequential",
+        "training.rounds=3",
+    )
+    with up(folder) as process:
+        assert process.wait(240) == 0, log_of(folder)[-3000:]
+    assert compare_with_one_process(folder, tmp_path / "here") <= 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base", ["fedavg", "fedprox", "fednova", "adabest"])
+def test_so_does_every_other_algorithm(tmp_path: Path, base: str) -> None:
+    folder = init(
+        tmp_path / "federation",
+        f"algorithm.name=feddig+{base}",
+        "absence.scenario=sequential",
+        "training.rounds=3",
+    )
+    with up(folder) as process:
+        assert process.wait(240) == 0, log_of(folder)[-3000:]
+    assert compare_with_one_process(folder, tmp_path / "here") <= 1e-5
+
+
+@pytest.mark.slow
+def test_a_silo_that_hangs_is_recalled_and_counted_again(tmp_path: Path) -> None:
+    folder = init(tmp_path / "federation", training_deadline=30.0)
+    silo = folder.silo("silo-0").path
+    with up(folder):
+        until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
+        stopped = running(silo)
+        for process in stopped:
+            _send(process, signal.SIGSTOP)
+        until(folder, lambda: recalled_in(folder, 0))
+        missed = recalled_in(folder, 0)[0]
+        for process in stopped:
+            _send(process, signal.SIGCONT)
+        until(folder, lambda: rounds_of(folder, 0)[-1] > missed)
+    check_nothing_was_lost(folder)
+
+
+@pytest.mark.slow
+def test_a_moderator_killed_in_the_joint_update_goes_on_from_the_last_finished_round(tmp_path: Path) -> None:
+    folder = init(tmp_path / "federation", "moderator.joint_epochs=150")
+    with up(folder):
+        until(folder, in_state(folder, "joint", rounds=1), pause=0.02)
+        before = done(folder)
+        kill(folder.moderator.path, APP)
+        until(folder, lambda: len(done(folder)) > len(before))
+        assert done(folder)[: len(before)] == before
+    check_nothing_was_lost(folder)
+
+
+@pytest.mark.slow
+def test_a_killed_superlink_costs_at_most_one_round(tmp_path: Path) -> None:
+    folder = init(tmp_path / "federation")
+    with up(folder):
+        until(folder, in_state(folder, "training", rounds=1))
+        before = done(folder)
+        kill(folder.moderator.path, LINK)
+        until(folder, lambda: len(done(folder)) > len(before), seconds=300)
+        assert done(folder)[: len(before)] == before
+        until(folder, lambda: done(folder)[-1]["present"] == [0, 1], seconds=300)
+    check_nothing_was_lost(folder)
+
+
+@pytest.mark.slow
+def test_a_digest_that_is_not_as_agreed_is_refused_and_the_others_go_on(tmp_path: Path) -> None:
+    folder = init(tmp_path / "federation")
+    silo = folder.silo("silo-1")
+    deployed = open_silo(silo.path, device="cpu")
+    digest = deployed.site.make_digest()
+    write_digest(silo.digest, replace(digest, facts={**digest.facts, "epsilon": 9.0}))
+    with up(folder):
+        until(folder, lambda: len(done(folder)) >= 2)
+        assert rounds_of(folder, 1) == recalled_in(folder, 1) == []
+        assert "silo 1, round 0: its digest is refused: its epsilon is 9.0" in log_of(folder)
+        assert standing(folder).content["silos"][1]["digest"] is None
+    assert read_contract(folder.contract).new_release is False

@@ -1,0 +1,373 @@
+"""Setting a federation up: what is written for whom, what a rehearsal deals out, and how status is shown."""
+
+import io
+import json
+import os
+import shutil
+import ssl
+import stat
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+pytest.importorskip("flwr", reason="needs the extra `flower`")
+
+from cryptography import x509
+
+from feddig.cli import main
+from feddig.data.lazy import choose
+from feddig.errors import FedDigError
+from feddig.flower.contract import Contract, read_contract
+from feddig.flower.credentials import read_fingerprint
+from feddig.flower.federation_folder import FederationFolder, ModeratorFolder, SiloFolder
+from feddig.flower.hosting import MOST_FAILURES, Failures
+from feddig.flower.own_data import load_silo_data, load_test_set, read_silo_file, write_silo_file
+from feddig.flower.status import Status
+from feddig.flower.watching import choose_display
+from feddig.layout import lay_out
+from feddig.models.encoder import encoder_hash, load_encoder, save_encoder
+from feddig.models.encoder_making import make_encoder
+
+pytestmark = pytest.mark.flower
+
+SMALL = ["--set", "data.limit=400", "--set", "training.rounds=3"]
+
+
+def init(folder: Path, *options: object) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["federation", "init", str(folder), *map(str, options)])
+    assert ended.value.code == 0
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(["federation", *map(str, arguments)])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    return said
+
+
+@pytest.fixture(scope="module")
+def rehearsed(tmp_path_factory: pytest.TempPathFactory) -> FederationFolder:
+    folder = tmp_path_factory.mktemp("federations") / "hospitals"
+    init(folder, "--names", "north,south", "--name", "hospitals", "--host", "moderator.example", *SMALL)
+    return FederationFolder(folder)
+
+
+def test_every_party_gets_the_same_contract_and_what_it_needs(rehearsed: FederationFolder) -> None:
+    whole = rehearsed
+    contract = read_contract(whole.contract)
+    assert [member.name for member in contract.members] == ["north", "south"]
+    assert contract.address == "moderator.example:9092"
+    assert contract.image_shape == (1, 28, 28)
+    assert len(contract.classes) == 10
+    assert contract.encoder_hash == encoder_hash(load_encoder("default", 1))
+    parts = [whole.moderator.contract, *(silo.contract for silo in whole.silos(["north", "south"]))]
+    assert {path.read_bytes() for path in parts} == {whole.contract.read_bytes()}
+    for member in contract.members:
+        silo = whole.silo(member.name)
+        assert read_fingerprint(silo.public_key) == member.fingerprint
+        assert read_fingerprint(whole.moderator.public_key(member.name)) == member.fingerprint
+        assert contract.hash in silo.run_sheet.read_text(encoding="utf-8")
+        assert "feddig federation silo ." in silo.run_sheet.read_text(encoding="utf-8")
+    assert "feddig federation moderator ." in whole.moderator.run_sheet.read_text(encoding="utf-8")
+    assert (whole.moderator.app / "pyproject.toml").is_file()
+
+
+def test_secrets_are_for_their_owner_and_the_authoritys_key_goes_to_nobody(
+    rehearsed: FederationFolder,
+) -> None:
+    whole = rehearsed
+    secrets = [whole.ca_key, whole.moderator.key, whole.silo("north").key, whole.silo("south").key]
+    assert {stat.S_IMODE(path.stat().st_mode) for path in secrets} == {0o600}
+    contents = [path.read_bytes() for path in secrets]
+    for path in whole.path.rglob("*"):
+        if path.is_file() and path not in secrets:
+            assert not any(secret in path.read_bytes() for secret in contents), path
+    trust = ssl.create_default_context(cafile=str(whole.silo("north").ca))
+    assert trust.cert_store_stats()["x509_ca"] == 1
+
+
+def test_a_rehearsal_deals_out_what_one_process_would_train_on(rehearsed: FederationFolder) -> None:
+    contract = read_contract(rehearsed.contract)
+    layout = lay_out(contract.experiment)
+    assert layout.experiment == contract.experiment, "the contract leaves nothing open"
+    for number, rows in enumerate(layout.training_rows()):
+        file = read_silo_file(rehearsed.silo(contract.members[number].name).silo_file)
+        train, validation = load_silo_data(file, contract)
+        wanted = layout.dataset.train
+        assert np.array_equal(train.pixels[:], choose(wanted.pixels, rows))
+        assert np.array_equal(train.labels, wanted.labels[rows])
+        apart = layout.partition.shares[number].validation
+        assert np.array_equal(validation.labels, wanted.labels[apart])
+    test = load_test_set(rehearsed.moderator.test_set, contract)
+    assert test is not None
+    assert np.array_equal(test.labels, layout.dataset.test.labels)
+
+
+def test_a_silos_folder_is_whole_in_itself(rehearsed: FederationFolder, tmp_path: Path) -> None:
+    moved = SiloFolder(tmp_path / "elsewhere")
+    shutil.copytree(rehearsed.silo("south").path, moved.path)
+    file = read_silo_file(moved.silo_file)
+    assert (file.silo, file.name, file.data) == (1, "south", moved.path / "data.npz")
+    train, validation = load_silo_data(file, read_contract(moved.contract))
+    assert len(train) > len(validation) > 0
+
+
+def test_nothing_is_written_over_a_federation_or_left_of_a_failure(
+    rehearsed: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(rehearsed.path.parent.iterdir())
+    said = refused(capsys, "init", rehearsed.path, "--silos", 2)
+    assert "is there already" in said
+    assert sorted(rehearsed.path.parent.iterdir()) == before
+    said = refused(capsys, "init", tmp_path / "x", "--names", "a b,c", *SMALL)
+    assert "'a b' cannot be a name" in said
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "--silos: say how many silos"),
+        (["--silos", 3, "--names", "a,b"], "--names: 2 different names, but --silos 3"),
+        (["--silos", 2, "--classes", "a,b"], "--classes and --image: belong together"),
+        (["--silos", 2, "--classes", "a,b", "--image", "28x28"], "--image: '28x28' is not a shape"),
+        (["--silos", 2, "--rehearse", "fashion-mimi"], "did you mean 'fashion-mini'"),
+        (["--silos", 2, "--set", "algorithm.name=centralised"], "algorithm.name: centralised"),
+        (["--silos", 2, "--set", "data.split=[1, 0, 0]"], "data.split: leaves silo 0 without validation"),
+        (
+            ["--silos", 2, "--classes", "a,b", "--image", "1x28x28", "--set", "privacy.random=seeded"],
+            "privacy.random: seeded noise can be taken off",
+        ),
+        (
+            ["--silos", 2, "--classes", "a,b", "--image", "1x28x28", "--set", "algorithm.name=feddig+feddyn"],
+            "algorithm.feddyn.alpha",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[object], said: str
+) -> None:
+    assert said in refused(capsys, "init", tmp_path / "f", *options)
+    assert not (tmp_path / "f").exists()
+
+
+def test_a_real_federation_holds_no_data_and_its_encoder_goes_to_everybody(tmp_path: Path) -> None:
+    encoder = make_encoder(1, 0, 2)
+    save_encoder(tmp_path / "ours.safetensors", encoder, {})
+    options = ["--set", f"digest.encoder={tmp_path / 'ours.safetensors'}"]
+    init(tmp_path / "f", "--silos", 2, "--classes", "ill,well", "--image", "1x16x16", *options)
+    whole = FederationFolder(tmp_path / "f")
+    contract = read_contract(whole.silo("silo-1").contract)
+    assert contract.experiment.privacy.random == "system"
+    assert contract.experiment.absence.scenario == "none"
+    assert contract.encoder_hash == encoder_hash(encoder)
+    assert Path(contract.experiment.digest.encoder) == whole.silo("silo-1").path / "ours.safetensors"
+    assert Path(contract.experiment.digest.encoder).is_file()
+    assert not list(whole.path.rglob("*.npz"))
+    assert load_test_set(whole.moderator.test_set, contract) is None
+
+
+@pytest.fixture
+def small_contract(tmp_path: Path) -> Contract:
+    init(tmp_path / "f", "--silos", 2, "--classes", "cat,dog,owl", "--image", "1x16x16")
+    return read_contract(tmp_path / "f" / "federation.toml")
+
+
+def images_of(folder: Path, counts: dict[str, int], side: int = 16) -> Path:
+    for name, count in counts.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            pixels = np.full((side, side), 10 * number, np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+    return folder
+
+
+def test_a_silo_may_lack_classes_and_keeps_the_contracts_numbers(
+    tmp_path: Path, small_contract: Contract
+) -> None:
+    images_of(tmp_path / "own", {"dog": 20, "owl": 20})
+    write_silo_file(tmp_path / "silo.toml", silo=0, name="silo-0", data="own", validation=0.25)
+    train, validation = load_silo_data(read_silo_file(tmp_path / "silo.toml"), small_contract)
+    assert set(train.labels) == {1, 2}
+    assert (len(train), len(validation)) == (27, 9), "a quarter of what is for training is kept apart"
+
+
+def test_images_that_do_not_fit_the_contract_are_refused(tmp_path: Path, small_contract: Contract) -> None:
+    images_of(tmp_path / "own", {"dog": 20, "fox": 20})
+    write_silo_file(tmp_path / "silo.toml", silo=0, name="silo-0", data="own", validation=0.1)
+    with pytest.raises(FedDigError, match="the class 'fox' is not in the contract"):
+        load_silo_data(read_silo_file(tmp_path / "silo.toml"), small_contract)
+    pixels, labels = np.zeros((9, 12, 12), np.uint8), np.zeros(9)
+    np.savez(tmp_path / "own.npz", x_train=pixels, y_train=labels, x_test=pixels, y_test=labels)
+    write_silo_file(tmp_path / "silo.toml", silo=0, name="silo-0", data="own.npz", validation=None)
+    with pytest.raises(FedDigError, match=r"images are \[1, 12, 12\].* contract says \[1, 16, 16\]"):
+        load_silo_data(read_silo_file(tmp_path / "silo.toml"), small_contract)
+    np.savez(tmp_path / "test.npz", x_test=np.zeros((2, 16, 16), np.uint8), y_test=np.array([0, 3]))
+    with pytest.raises(FedDigError, match="a label 3"):
+        load_test_set(tmp_path / "test.npz", small_contract)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ('silo = -1\nname = "a"\n[data]\npath = "x"', "silo: -1"),
+        ('silo = 0\n[data]\npath = "x"', "name: None is not a text"),
+        ('silo = 0\nname = "a"\n[data]\n', "data.path: None is not a text; fill it in"),
+        ('silo = 0\nname = "a"\n[data]\npath = "x"\nvalidation = 1', "data.validation: 1 is not a share"),
+        ('silo = 0\nname = "a"\n[data]\npaht = "x"', "data.paht: unknown key; did you mean 'path'"),
+        ('silo = 0\nname = "a"\ndata = 1', "data: must be a table"),
+    ],
+)
+def test_a_fault_in_silo_toml_is_named(tmp_path: Path, wrong: str, said: str) -> None:
+    (tmp_path / "silo.toml").write_text(f"format_version = 1\n{wrong}\n", encoding="utf-8")
+    with pytest.raises(FedDigError) as raised:
+        read_silo_file(tmp_path / "silo.toml")
+    assert said in str(raised.value)
+    assert "silo.toml" in str(raised.value)
+
+
+STATUS: dict[str, Any] = {
+    "format_version": 1, "federation": "hospitals", "pid": 2**22, "state": "training", "round": 4, "rounds": 9,
+    "accuracy": 61.234, "accuracy_of": "test", "updated": "2030-01-01T00:00:00+00:00",
+    "silos": [
+        {"silo": 0, "name": "north", "state": "here", "away_since_round": None, "digest": "d" * 64, "recalled": False},
+        {"silo": 1, "name": "south", "state": "away", "away_since_round": 3, "digest": "e" * 64, "recalled": True},
+    ],
+}  # fmt: skip
+
+
+def ask_status(folder: Path, *options: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["federation", "status", str(folder), *options])
+    assert ended.value.code == 0
+
+
+def test_status_shows_who_is_here_and_whose_digest_is_held(
+    rehearsed: FederationFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rehearsed.moderator.status.write_text(json.dumps(STATUS), encoding="utf-8")
+    for folder in (rehearsed.path, rehearsed.moderator.path):
+        ask_status(folder)
+        said = capsys.readouterr().out
+        assert "hospitals: training, the moderator does not run" in said
+        assert "4 of 9 rounds  accuracy 61.2 % (test)  here: north  recalled: south" in said
+        assert "dddddddddddd" in said
+    ask_status(rehearsed.path, "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert told == {**STATUS, "running": False}
+
+
+def test_a_process_of_somebody_else_is_not_the_moderator(
+    rehearsed: FederationFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rehearsed.moderator.status.write_text(json.dumps(STATUS | {"pid": os.getppid()}), encoding="utf-8")
+    ask_status(rehearsed.path, "--json")
+    assert json.loads(capsys.readouterr().out)["running"] is False
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format_version": 2}', '{"format_version": 1}'])
+def test_a_damaged_status_is_one_line(
+    rehearsed: FederationFolder, capsys: pytest.CaptureFixture[str], content: str
+) -> None:
+    rehearsed.moderator.status.write_text(content, encoding="utf-8")
+    assert "status.json" in refused(capsys, "status", rehearsed.path)
+    rehearsed.moderator.status.unlink()
+    assert "is not there yet" in refused(capsys, "status", rehearsed.path)
+
+
+def test_a_renewed_certificate_is_for_the_same_hosts_and_the_same_authority(
+    rehearsed: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = FederationFolder(tmp_path / "copy")
+    shutil.copytree(rehearsed.path, whole.path)
+    old = x509.load_pem_x509_certificate(whole.moderator.certificate.read_bytes())
+    with pytest.raises(SystemExit) as ended:
+        main(["federation", "renew", str(whole.path), "--days", "700"])
+    assert ended.value.code == 0
+    new = x509.load_pem_x509_certificate(whole.moderator.certificate.read_bytes())
+    assert new.not_valid_after_utc > old.not_valid_after_utc
+    names = [each.extensions.get_extension_for_class(x509.SubjectAlternativeName) for each in (old, new)]
+    assert names[0] == names[1]
+    new.verify_directly_issued_by(x509.load_pem_x509_certificate(whole.silo("north").ca.read_bytes()))
+    assert stat.S_IMODE(whole.moderator.key.stat().st_mode) == 0o600
+    ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(whole.moderator.certificate, whole.moderator.key)
+    whole.ca_key.unlink()
+    assert "ca.key: is no key" in refused(capsys, "renew", whole.path)
+
+
+@pytest.mark.parametrize("command", ["init", "up", "moderator", "silo", "renew", "status"])
+def test_every_command_says_what_it_does(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["federation", command, "--help"])
+    assert ended.value.code == 0
+    assert f"feddig federation {command}" in capsys.readouterr().out
+
+
+def test_up_names_a_party_that_is_not_there(
+    rehearsed: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "did you mean 'north'" in refused(capsys, "up", rehearsed.path, "--only", "nort")
+    assert "no such contract" in refused(capsys, "up", tmp_path)
+    moved = FederationFolder(tmp_path / "copy")
+    shutil.copytree(rehearsed.path, moved.path)
+    moved.moderator.key.unlink()
+    assert "server.key: is missing" in refused(capsys, "up", moved.path)
+
+
+def test_up_has_nothing_to_do_when_all_rounds_are_done(
+    rehearsed: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = FederationFolder(tmp_path / "copy")
+    shutil.copytree(rehearsed.path, done.path)
+    done.moderator.status.write_text(json.dumps(STATUS | {"state": "finished"}), encoding="utf-8")
+    with pytest.raises(SystemExit) as ended:
+        main(["federation", "up", str(done.path)])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.strip() == str(done.moderator.run)
+
+
+def test_the_moderator_gives_up_only_when_no_round_gets_done(tmp_path: Path) -> None:
+    folder = ModeratorFolder(tmp_path)
+    failures = Failures(folder)
+    waits = [failures.note("it fell over") for _ in range(MOST_FAILURES - 1)]
+    assert waits == [1.0, 2.0, 4.0, 8.0]
+    folder.status.write_text(json.dumps(STATUS), encoding="utf-8")
+    assert failures.note("it fell over again") == 1.0, "four rounds were done meanwhile"
+    for _ in range(MOST_FAILURES - 2):
+        failures.note("it fell over")
+    with pytest.raises(FedDigError, match=r"5 times without finishing a round \(it fell over\)"):
+        failures.note("it fell over")
+
+
+def test_progress_is_a_line_when_something_changes() -> None:
+    written = io.StringIO()
+    with choose_display(Console(file=written), quiet=False) as show:
+        show(Status(STATUS))
+        show(Status(STATUS | {"updated": "later"}))
+        show(Status(STATUS | {"round": 5}))
+    lines = written.getvalue().splitlines()
+    assert [line.split("  ")[0] for line in lines] == [
+        "hospitals: 4 of 9 rounds",
+        "hospitals: 5 of 9 rounds",
+    ]
+    with choose_display(Console(file=written, force_terminal=True), quiet=False) as show:
+        show(Status(STATUS))
+    assert "61.2 %" in written.getvalue()
+
+
+def test_status_of_another_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is no federation's folder" in refused(capsys, "status", tmp_path)
+
+
+def test_an_experiment_that_cannot_be_read_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--silos", 2, "--experiment", tmp_path / "none.toml")
+    assert "no such experiment file" in refused(capsys, "init", tmp_path / "f", *options)

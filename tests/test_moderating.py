@@ -1,0 +1,572 @@
+"""A whole federation over a grid in this process: silos that fail in every way, and a moderator that is cut off."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="needs the extra `flower`")
+
+from flwr.app import Error, RecordDict
+from safetensors.torch import load_file
+
+from feddig import Dataset, Experiment, FedDigError, run
+from feddig.absence import read_absence
+from feddig.digest import read_digest, write_digest
+from feddig.flower.client_app import _discretion
+from feddig.flower.contract import read_contract
+from feddig.flower.federation_folder import FederationFolder
+from feddig.flower.moderating import moderate_federation
+from feddig.flower.wire import pack_digest, pack_reply, read_request
+from feddig.privacy.ledger import Ledger
+from feddig.report.results import read_result
+from federations import (
+    SILENT,
+    LocalGrid,
+    answer_well,
+    make_federation,
+    node_of,
+    status,
+    write_everywhere,
+    write_message,
+)
+from folders import rows, rows_without_times, tensors
+
+pytestmark = pytest.mark.flower
+
+BASES = ("fedavg", "fedprox", "fednova", "feddyn", "adabest")
+Make = Callable[..., FederationFolder]
+Give = Callable[..., Experiment]
+
+
+@pytest.fixture
+def make(tmp_path: Path, tiny_experiment: Give, tiny_dataset: Dataset) -> Make:
+    def make_one(
+        *, terms: dict[str, Any] | None = None, test_set: bool = True, **sections: Any
+    ) -> FederationFolder:
+        sections = {"absence": {"scenario": "none"}, **sections}
+        sections["training"] = {"rounds": 4, **sections.get("training", {})}
+        experiment = tiny_experiment(**sections)
+        return make_federation(
+            tmp_path / "federation", experiment, tiny_dataset, test_set=test_set, **(terms or {})
+        )
+
+    return make_one
+
+
+def moderate(folder: FederationFolder, grid: LocalGrid, **options: Any) -> dict[str, Any]:
+    return moderate_federation(grid, folder.moderator.path, device="cpu", write=write_message, **options)  # type: ignore[arg-type]
+
+
+def log_of(folder: FederationFolder) -> str:
+    return (folder.moderator.run / "log.txt").read_text(encoding="utf-8")
+
+
+def largest_difference(left: Path, right: Path) -> float:
+    here, there = load_file(left), load_file(right)
+    assert here.keys() == there.keys()
+    return max(float((tensor - there[name]).abs().max()) for name, tensor in here.items())
+
+
+# --- the same numbers as in one process
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_a_federation_gives_what_one_process_gives(
+    make: Make, tmp_path: Path, tiny_experiment: Give, tiny_dataset: Dataset, base: str
+) -> None:
+    sections = {"algorithm": {"name": f"feddig+{base}"}, "absence": {"scenario": "sequential"}}
+    folder = make(**sections, training={"rounds": 3})
+    summary = moderate(folder, LocalGrid(folder, 3))
+    there = tmp_path / "one process"
+    experiment = tiny_experiment(**sections, training={"rounds": 3})
+    expected = run(experiment, there, device="cpu", dataset=tiny_dataset)
+    for file in ("model.safetensors", "guidance.safetensors"):
+        assert largest_difference(folder.moderator.run / file, there / file) <= 1e-5
+    assert summary["accuracy"] == expected["accuracy"]
+    assert summary["digests"] == expected["digests"]
+    table = (there / "availability.csv").read_text(encoding="utf-8")
+    assert (folder.moderator.run / "availability.csv").read_text(encoding="utf-8") == table
+
+
+def test_what_really_happened_can_be_replayed_in_one_process(
+    make: Make, tmp_path: Path, tiny_experiment: Give, tiny_dataset: Dataset
+) -> None:
+    folder = make()
+    grid = LocalGrid(folder, 3)
+    grid.faults.set(1, "train", lambda message, silo: Error(5, "gone"), [1, 2])
+    moderate(folder, grid)
+    table = folder.moderator.run / "availability.csv"
+    assert read_absence(table, silos=3, rounds=4).present.astype(int).tolist() == [
+        [1, 1, 1, 1],
+        [1, 0, 0, 1],
+        [1, 1, 1, 1],
+    ]
+    absence = {"scenario": "file", "file": str(table)}
+    experiment = tiny_experiment(absence=absence, training={"rounds": 4})
+    run(experiment, tmp_path / "replayed", device="cpu", dataset=tiny_dataset)
+    assert (
+        largest_difference(
+            folder.moderator.run / "model.safetensors", tmp_path / "replayed" / "model.safetensors"
+        )
+        <= 1e-5
+    )
+
+
+# --- silos that fail
+
+
+def another_silos_number(message: Any, silo: Any) -> RecordDict:
+    request = read_request(message.content, len(silo.site.network.vector))
+    return pack_reply(replace(silo.train(request), silo=0))
+
+
+def changed(**changes: Callable[[Any], Any]) -> Callable[[Any, Any], RecordDict]:
+    def answer(message: Any, silo: Any) -> RecordDict:
+        reply = silo.train(read_request(message.content, len(silo.site.network.vector)))
+        return pack_reply(replace(reply, **{name: change(reply) for name, change in changes.items()}))
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda message, silo: SILENT,
+        lambda message, silo: Error(5, "gone"),
+        lambda message, silo: Error(2, "an exception"),
+        lambda message, silo: RecordDict(),
+        changed(update=lambda reply: torch.full_like(reply.update, float("nan"))),
+        changed(update=lambda reply: reply.update[:-1]),
+        changed(round=lambda reply: reply.round - 1),
+        another_silos_number,
+    ],
+    ids=["silent", "killed", "exception", "empty", "NaN", "wrong shape", "earlier round", "another's number"],
+)
+def test_without_a_valid_reply_a_silo_is_recalled_and_counted_again_when_it_is_back(
+    make: Make, answer: Any
+) -> None:
+    folder = make(terms={"training_deadline": 0.5})
+    grid = LocalGrid(folder, 3)
+    grid.faults.set(1, "train", answer, [1])
+    moderate(folder, grid)
+    found = rows(folder.moderator.run)
+    assert found[1]["present"] == [0, 2]
+    assert found[1]["recalled"] == [1]
+    assert found[0]["present"] == found[3]["present"] == [0, 1, 2]
+    assert "silo 1, round 1" in log_of(folder)
+
+
+def test_a_silo_that_is_away_is_not_waited_for_and_comes_back_by_its_key(make: Make) -> None:
+    folder = make(training={"rounds": 6})
+    grid = LocalGrid(folder, 3)
+
+    def leave_and_return(grid: LocalGrid) -> None:
+        done = len(rows(folder.moderator.run)) if (folder.moderator.run / "metrics.jsonl").exists() else 0
+        if done == 2:
+            grid.nodes.pop(2, None)
+        if done == 4 and 2 not in grid.nodes:
+            grid.restart(2)
+            grid.nodes[2] = replace(grid.nodes[2], node_id=999)
+
+    grid.before = leave_and_return
+    moderate(folder, grid)
+    assert [row["present"] for row in rows(folder.moderator.run)] == [
+        [0, 1, 2], [0, 1, 2], [0, 1], [0, 1], [0, 1, 2], [0, 1, 2],
+    ]  # fmt: skip
+    assert [row["recalled"] for row in rows(folder.moderator.run)] == [[], [], [2], [2], [], []]
+    assert [(silo, kind) for silo, kind, round in grid.sent if round in (2, 3)] == [
+        (0, "train"), (1, "train"), (0, "train"), (1, "train"),
+    ]  # fmt: skip
+    # it was asked for its digest again and sent the same bytes, which cost it nothing
+    assert (2, "query.digest", 4) in grid.sent
+    ledger = Ledger(folder.silo("silo-2").ledger).entries()
+    assert [entry.kind for entry in ledger] == ["release", "resend"]
+    assert ledger[0].digest == ledger[1].digest
+
+
+def test_a_late_reply_is_dropped_and_told_of(make: Make) -> None:
+    folder = make(terms={"training_deadline": 1.0})
+    grid = LocalGrid(folder, 3)
+    kept: list[Any] = []
+
+    def too_slow(message: Any, silo: Any) -> object:
+        kept.append(answer_well(message, silo))
+        return SILENT
+
+    def arrive(grid: LocalGrid) -> None:
+        for name in grid.names(1, "train", 1) if kept else ():
+            grid.late[name] = kept.pop()
+
+    grid.faults.set(1, "train", too_slow, [1])
+    grid.faults.set(1, "query.silo", lambda message, silo: SILENT, [1])
+    grid.before = arrive
+    moderate(folder, grid)
+    assert "silo 1: its reply of round 1 came late and is dropped" in log_of(folder)
+    assert rows(folder.moderator.run)[1]["present"] == [0, 2]
+    # it may have been busy with round 1 still, so it was not asked in round 2, and recalled at once
+    assert (1, "train", 2) not in grid.sent
+    assert [row["present"] for row in rows(folder.moderator.run)][3] == [0, 1, 2]
+
+
+def test_with_nobody_left_rounds_go_on_by_recall(make: Make) -> None:
+    folder = make(training={"rounds": 5})
+    grid = LocalGrid(folder, 3)
+
+    def all_leave(grid: LocalGrid) -> None:
+        if len(rows(folder.moderator.run)) if (folder.moderator.run / "metrics.jsonl").exists() else 0:
+            grid.nodes.clear()
+
+    grid.before = all_leave
+    summary = moderate(folder, grid)
+    found = rows(folder.moderator.run)
+    assert summary["rounds"] == 5
+    assert [row["present"] for row in found] == [[0, 1, 2], [], [], [], []]
+    assert found[-1]["recalled"] == [0, 1, 2]
+    assert found[-1]["parameter_norm"] != found[0]["parameter_norm"]
+
+
+def test_no_round_is_burned_before_the_first_silo_has_come(make: Make) -> None:
+    folder = make(terms={"digest_deadline": 0.5})
+    grid = LocalGrid(folder, 3)
+    nodes, looks = dict(grid.nodes), []
+    grid.nodes = {}
+
+    def come(grid: LocalGrid) -> None:
+        looks.append(status(folder)["state"] if folder.moderator.status.exists() else None)
+        if len(looks) == 6:
+            grid.nodes[1] = nodes[1]
+
+    grid.before = come
+    moderate(folder, grid)
+    assert looks[1:6] == ["waiting"] * 5
+    assert [row["present"] for row in rows(folder.moderator.run)] == [[1]] * 4
+    told = {one["silo"]: one["state"] for one in status(folder)["silos"]}
+    assert told == {0: "never seen", 1: "here", 2: "never seen"}
+
+
+# --- digests
+
+
+def test_a_corrupted_digest_is_refused_and_its_silo_does_not_train_before_it_has_sent_a_sound_one(
+    make: Make,
+) -> None:
+    folder = make()
+    grid = LocalGrid(folder, 3)
+
+    def corrupted(message: Any, silo: Any) -> RecordDict:
+        content = silo.give_digest()
+        file = content.config_records["digest"]["file"]
+        content.config_records["digest"]["file"] = file[:-2] + bytes([file[-2] ^ 1]) + file[-1:]
+        return content  # type: ignore[no-any-return]
+
+    grid.faults.set(1, "query.digest", corrupted, [0, 1])
+    moderate(folder, grid)
+    assert [row["present"] for row in rows(folder.moderator.run)] == [[0, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
+    assert [row["recalled"] for row in rows(folder.moderator.run)] == [[]] * 4
+    assert "silo 1, round 0: its digest is refused" in log_of(folder)
+
+
+def test_a_digest_of_another_silo_is_refused(make: Make) -> None:
+    folder = make()
+    grid = LocalGrid(folder, 3)
+    grid.faults.set(1, "query.digest", lambda message, silo: grid.silo(0).give_digest(), [0])
+    moderate(folder, grid)
+    assert rows(folder.moderator.run)[0]["present"] == [0, 2]
+    assert "it is of silo 0, not 1" in log_of(folder)
+
+
+@pytest.mark.parametrize("new_release", [False, True])
+def test_another_digest_than_the_held_one_needs_a_contract_that_allows_it(
+    make: Make, new_release: bool
+) -> None:
+    folder = make(terms={"new_release": new_release})
+    moderate(folder, LocalGrid(folder, 3), until=2)
+    held = folder.moderator.run / "digests" / "silo-1.safetensors"
+    before = read_digest(held)
+    other = replace(before, features=before.features + 1)
+    grid = LocalGrid(folder, 3)
+    grid.faults.set(1, "query.digest", lambda message, silo: pack_digest(other))
+    moderate(folder, grid)
+    assert read_digest(held).hash == (other if new_release else before).hash
+    assert ("the contract allows no new release" in log_of(folder)) == (not new_release)
+    # its key still says who it is
+    assert rows(folder.moderator.run)[3]["present"] == [0, 1, 2]
+
+
+def test_a_new_release_survives_a_kill_before_the_next_checkpoint(make: Make) -> None:
+    folder = make(terms={"new_release": True})
+    moderate(folder, LocalGrid(folder, 3), until=2)
+    held = folder.moderator.run / "digests" / "silo-1.safetensors"
+    digest = read_digest(held)
+    write_digest(held, replace(digest, features=digest.features + 1))
+    assert moderate(folder, LocalGrid(folder, 3))["rounds"] == 4
+
+
+def test_a_silo_that_lost_its_digest_makes_no_second_one_by_itself(make: Make) -> None:
+    folder = make()
+    silo = folder.silo("silo-1")
+    grid = LocalGrid(folder, 3)
+    first = grid.silo(1).give_digest().config_records["digest"]["file"]
+    assert grid.silo(1).give_digest().config_records["digest"]["file"] == first
+    silo.digest.unlink()
+    # seeded noise gives the same bytes, which is no second release
+    assert grid.silo(1).give_digest().config_records["digest"]["file"] == first
+    silo.digest.unlink()
+    contract = read_contract(silo.contract)
+    reseeded = replace(contract.experiment, digest=replace(contract.experiment.digest, seed=99))
+    write_everywhere(folder, replace(contract, experiment=reseeded))
+    grid.restart(1)
+    with pytest.raises(FedDigError, match="the ledger says that it was released"):
+        grid.silo(1).give_digest()
+    write_everywhere(folder, replace(contract, experiment=reseeded, new_release=True))
+    grid.restart(1)
+    assert grid.silo(1).give_digest().config_records["digest"]["file"] != first
+
+
+def test_a_digest_over_the_budget_does_not_stay(make: Make) -> None:
+    folder = make(privacy={"mechanism": "none", "budget_epsilon": 1.0})
+    with pytest.raises(FedDigError, match="not released"):
+        LocalGrid(folder, 3).silo(0).give_digest()
+    assert not folder.silo("silo-0").digest.exists()
+
+
+def test_who_comes_first_is_asked_for_its_digest_while_others_are_awaited(make: Make) -> None:
+    folder = make(terms={"digest_deadline": 2.0}, training={"rounds": 1})
+    grid = LocalGrid(folder, 3)
+    last, seen = grid.nodes.pop(2), []
+
+    def come(grid: LocalGrid) -> None:
+        seen.append([silo for silo, kind, _ in grid.sent if kind == "query.digest"])
+        if len(seen) == 3:
+            grid.nodes[2] = last
+
+    grid.before = come
+    moderate(folder, grid)
+    assert seen[2] == [0, 1]
+    assert rows(folder.moderator.run)[0]["present"] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("mechanism", ["discrete-laplace", "discrete-gaussian"])
+def test_sound_noise_is_agreed_on_to_the_last_fact(make: Make, mechanism: str) -> None:
+    gaussian = {"delta": 1e-5} if mechanism == "discrete-gaussian" else {}
+    privacy = {"mechanism": mechanism, "epsilon": 8.0, "clip_bound": 2.0, "random": "system", **gaussian}
+    folder = make(privacy=privacy, training={"rounds": 1})
+    assert moderate(folder, LocalGrid(folder, 3))["digests"]["0"]["mechanism"] == mechanism
+    assert rows(folder.moderator.run)[0]["present"] == [0, 1, 2]
+
+
+def test_what_goes_wrong_in_a_silo_stays_in_its_own_log(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(FedDigError) as told, _discretion():
+        raise ValueError("/home/silo/patients.npz: image 7 is damaged")
+    assert str(told.value) == "the silo could not answer; its own log says why"
+    assert told.value.__suppress_context__
+    assert "image 7" in caplog.text
+
+
+# --- a moderator that is cut off
+
+
+class Cut(BaseException):
+    """Stands for kill -9: nothing of ours may catch it."""
+
+
+@pytest.mark.parametrize("place", ["train", "joint", "metrics", "checkpoint", "digest"])
+def test_a_moderator_that_is_cut_off_goes_on_as_if_nothing_had_happened(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    folder = make(algorithm={"name": "feddig+feddyn"}, training={"rounds": 4})
+    whole = tmp_path / "whole"
+    moderate(folder, LocalGrid(folder, 3))
+    folder.moderator.run.rename(whole)
+    grid = LocalGrid(folder, 3)
+
+    def cut(*_: Any, **__: Any) -> Any:
+        raise Cut
+
+    with monkeypatch.context() as patch:
+        if place == "train":
+            grid.faults.set(1, "train", cut, [2])
+        elif place == "digest":
+            grid.faults.set(2, "query.digest", cut, [0])
+        else:
+            name = {
+                "joint": "feddig.moderator.Moderator.joint_update",
+                "metrics": "feddig.record.ResultsFolder.append_metrics",
+                "checkpoint": "feddig.record.ResultsFolder.write_checkpoint",
+            }[place]
+            target = __import__(name.rsplit(".", 2)[0], fromlist=["x"])
+            owner = getattr(target, name.split(".")[-2])
+            real = getattr(owner, name.split(".")[-1])
+            calls: list[int] = []
+
+            def third(self: Any, *args: Any) -> Any:
+                calls.append(1)
+                return cut() if len(calls) == 3 else real(self, *args)
+
+            patch.setattr(owner, name.split(".")[-1], third)
+        with pytest.raises(Cut):
+            moderate(folder, grid)
+    done = rows(folder.moderator.run) if (folder.moderator.run / "metrics.jsonl").exists() else []
+    again = LocalGrid(folder, 3)
+    summary = moderate(folder, again)
+    assert summary["rounds"] == 4
+    trained_again = {round for _, kind, round in again.sent if kind == "train"}
+    assert min(trained_again) >= len(done) - 1
+    for file in ("model.safetensors", "guidance.safetensors"):
+        assert largest_difference(folder.moderator.run / file, whole / file) == 0
+    assert rows_without_times(folder.moderator.run) == rows_without_times(whole)
+
+
+def test_a_digest_that_came_in_a_round_that_was_cut_off_is_still_held(make: Make) -> None:
+    folder = make()
+    grid = LocalGrid(folder, 3)
+
+    def cut(message: Any, silo: Any) -> Any:
+        raise Cut
+
+    grid.faults.set(0, "train", cut, [0])
+    with pytest.raises(Cut):
+        moderate(folder, grid)
+    assert status(folder)["state"] == "stopped"
+    again = LocalGrid(folder, 3)
+    again.nodes.pop(2)
+    contract = read_contract(folder.moderator.contract)
+    write_everywhere(folder, replace(contract, digest_deadline=0.5))
+    moderate(folder, again)
+    assert rows(folder.moderator.run)[0]["recalled"] == [2]
+
+
+def test_a_run_goes_on_only_with_the_contract_it_was_begun_with(make: Make) -> None:
+    folder = make()
+    moderate(folder, LocalGrid(folder, 3), until=1)
+    contract = read_contract(folder.moderator.contract)
+    other = replace(contract.experiment, training=replace(contract.experiment.training, lr=0.01))
+    write_everywhere(folder, replace(contract, experiment=other))
+    with pytest.raises(FedDigError, match="begun with another contract"):
+        moderate(folder, LocalGrid(folder, 3))
+    write_everywhere(folder, replace(contract, training_deadline=9.0, address="elsewhere:9092"))
+    assert moderate(folder, LocalGrid(folder, 3))["rounds"] == 4
+
+
+def test_a_finished_federation_just_gives_its_summary(make: Make) -> None:
+    folder = make(training={"rounds": 1})
+    summary = moderate(folder, LocalGrid(folder, 3))
+    grid = LocalGrid(folder, 3)
+    assert moderate(folder, grid) == json.loads(json.dumps(summary))
+    assert not grid.sent
+
+
+# --- who is who, and what is told
+
+
+def test_a_node_whose_key_is_not_in_the_contract_gets_nothing(make: Make) -> None:
+    folder = make(training={"rounds": 2})
+    grid = LocalGrid(folder, 3)
+    other = make_stranger(folder)
+    grid.strangers = [replace(other, node_id=7), replace(other, node_id=8, public_key=b"no key")]
+    moderate(folder, grid)
+    assert log_of(folder).count("its key is of no silo in the contract") == 2
+    assert {silo for silo, _, _ in grid.sent} == {0, 1, 2}
+
+
+def make_stranger(folder: FederationFolder) -> Any:
+    from feddig.flower.credentials import write_silo_key
+
+    silo = folder.silo("silo-9")
+    silo.path.mkdir()
+    write_silo_key(silo.key)
+    return node_of(folder, 9, 7)
+
+
+def test_without_a_test_set_accuracy_is_the_present_silos_validation_and_says_so(make: Make) -> None:
+    folder = make(test_set=False)
+    grid = LocalGrid(folder, 3)
+    grid.faults.set(1, "train", lambda message, silo: Error(5, "gone"), [1])
+    grid.faults.set(2, "evaluate", lambda message, silo: RecordDict(), [2])
+    summary = moderate(folder, grid)
+    found = rows(folder.moderator.run)
+    assert [row["accuracy_of"] for row in found] == ["validation"] * 4
+    assert [row["test_accuracy"] for row in found] == [None] * 4
+    assert found[1]["validation_accuracy"][1] is None
+    assert found[2]["validation_accuracy"][2] is None
+    scores = [(grid.silo(silo).validation, found[3]["validation_accuracy"][silo]) for silo in range(3)]
+    images = sum(len(samples) for samples, _ in scores)
+    expected = sum(len(samples) * score for samples, score in scores) / images
+    assert found[3]["accuracy"] == pytest.approx(expected)
+    assert summary["accuracy_of"] == status(folder)["accuracy_of"] == "validation"
+    assert summary["accuracy"]["final"] == found[3]["accuracy"]
+    assert read_result(folder.moderator.run).accuracies == [row["accuracy"] for row in found]
+    assert (folder.moderator.run / "curves.png").exists()
+
+
+def test_a_round_in_which_nobody_can_measure_leaves_a_gap(make: Make) -> None:
+    folder = make(test_set=False)
+    grid = LocalGrid(folder, 3)
+    for silo in range(3):
+        grid.faults.set(silo, "train", lambda message, silo: Error(5, "gone"), [1])
+    summary = moderate(folder, grid)
+    assert rows(folder.moderator.run)[1]["accuracy"] is None
+    assert summary["accuracy"]["final"] is not None
+    assert summary["accuracy"]["absence_mean"] is None
+
+
+def test_the_status_tells_who_is_here_and_whose_digest_is_held(make: Make) -> None:
+    folder = make()
+    grid = LocalGrid(folder, 3)
+    seen: list[Any] = []
+
+    def watch(grid: LocalGrid) -> None:
+        if folder.moderator.status.exists():
+            seen.append(status(folder))
+        if (folder.moderator.run / "metrics.jsonl").exists() and len(rows(folder.moderator.run)) == 2:
+            grid.nodes.pop(1, None)
+
+    grid.before = watch
+    moderate(folder, grid)
+    last = status(folder)
+    assert (last["state"], last["round"], last["rounds"], last["accuracy_of"]) == ("finished", 4, 4, "test")
+    assert last["accuracy"] == rows(folder.moderator.run)[-1]["test_accuracy"]
+    away = last["silos"][1]
+    assert (away["state"], away["away_since_round"], away["recalled"]) == ("away", 2, True)
+    held = read_digest(folder.moderator.run / "digests" / "silo-1.safetensors")
+    assert away["digest"] == held.hash
+    assert last["silos"][0]["away_since_round"] is None
+    assert seen[0]["state"] == "waiting"
+    assert tensors(folder.moderator.run / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("sections", "reason"),
+    [
+        ({"algorithm": {"name": "frozen"}}, "algorithm.name"),
+        ({"absence": {"scenario": "forever"}}, "absence.scenario"),
+    ],
+)
+def test_what_a_federation_cannot_do_is_refused(make: Make, sections: Any, reason: str) -> None:
+    folder = make(**sections)
+    with pytest.raises(FedDigError, match=reason):
+        moderate(folder, LocalGrid(folder, 3))
+
+
+def test_a_strength_that_follows_from_the_silos_sizes_must_be_agreed_on(make: Make) -> None:
+    folder = make(algorithm={"name": "feddig+feddyn"})
+    contract = read_contract(folder.moderator.contract)
+    algorithm = replace(contract.experiment.algorithm, bases={})
+    write_everywhere(folder, replace(contract, experiment=replace(contract.experiment, algorithm=algorithm)))
+    with pytest.raises(FedDigError, match=r"algorithm.feddyn.alpha: must be in the contract"):
+        moderate(folder, LocalGrid(folder, 3))
+
+
+def test_a_plain_algorithm_needs_no_digests(make: Make) -> None:
+    folder = make(algorithm={"name": "fedavg"})
+    grid = LocalGrid(folder, 3)
+    grid.faults.set(1, "train", lambda message, silo: Error(5, "gone"), [1])
+    summary = moderate(folder, grid)
+    assert {kind for _, kind, _ in grid.sent} == {"train"}
+    assert rows(folder.moderator.run)[1]["recalled"] == []
+    assert summary["digests"] == {}

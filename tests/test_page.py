@@ -1,0 +1,499 @@
+"""The report page, as text: what it says of known runs, of broken ones and of names that are markup."""
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from conftest import draw_tiny_dataset
+from feddig.class_facts import write_class_facts
+from feddig.cli import main
+from feddig.data.partition import draw_partition
+from feddig.errors import FedDigError
+from feddig.experiment_file import experiment_from_table
+from feddig.files import write_tensors
+from feddig.report.classes import read_classes
+from feddig.report.grouping import group_runs
+from feddig.report.headline import tell
+from feddig.report.page import build_page, write_report
+from feddig.report.page_data import as_json_block, stretches
+from feddig.report.pictures import read_pictures
+from feddig.report.repeating import repeat_all, spell_toml
+from feddig.report.runs import read_runs
+from report_folders import write_folder, write_grid
+
+LEAVING = ["1100", "1111"]
+HOSTILE = """</script><script>alert(1)</script><img src=x onerror=alert(1)>"'&"""
+
+
+def page_of(*folders: Path) -> str:
+    return build_page(read_runs(folders))
+
+
+def data_of(page: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    return dict(json.loads(found.group(1)))
+
+
+class Reader(HTMLParser):
+    """Gathers a page's tags, attributes and text as a browser would."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str]] = []
+        self.texts: list[str] = []
+        self.open: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes += [(name, value or "") for name, value in attrs]
+        if tag not in ("meta", "link", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open
+        assert self.open.pop() == tag, f"</{tag}> closes another element"
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] not in ("style", "script"):
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+
+# --- what is said
+
+
+def test_a_comparison_is_told_against_fedavg_and_frozen(tmp_path: Path) -> None:
+    (group,) = group_runs(read_runs([write_grid(tmp_path / "grid")]))
+    told = tell(group)
+    # at the end FedDig has 68 and 69, FedAvg 43 and 44, frozen 51 and 52
+    assert told.title == "68.5\u00a0% after every silo had left"
+    assert told.sentences[0] == "Silo 0 left at round 2, silo 1 left at round 5, silo 2 left at round 9."
+    assert told.sentences[-1].replace("\u00a0", " ") == (
+        "feddig ended at 68.5 ± 0.7 % (mean of 2 seeds): 25.0 points above fedavg (43.5 ± 0.7 %) and 17.0 points "
+        "above frozen (51.5 ± 0.7 %)."
+    )
+    assert [tile.value for tile in told.tiles] == [
+        "68.5 ± 0.7\u00a0%",
+        "+25.0 ± 0.0 points",
+        "+17.0 ± 0.0 points",
+        "61.5 ± 0.7\u00a0%",
+    ]
+
+
+def test_a_run_alone_is_told_against_its_own_model_before_the_first_leave(tmp_path: Path) -> None:
+    run = write_folder(tmp_path / "run", [40, 60, 50, 55], LEAVING, measures={"frozen_own": 60.0})
+    told = tell(group_runs(read_runs([run]))[0])
+    assert told.title.replace("\u00a0", " ") == "55.0 % with 1 of 2 silos gone"
+    assert "5.0 points below its own model before the first leave" in told.sentences[-1]
+
+
+def test_a_base_is_held_against_its_own_controls(tmp_path: Path) -> None:
+    for algorithm, end in (
+        ("feddig+fednova", 9.0),
+        ("fednova", 7.0),
+        ("fedavg", 1.0),
+        ("frozen", 2.0),
+        ("frozen+fednova", 5.0),
+    ):
+        write_folder(tmp_path / algorithm, [1, 2, 3, end], LEAVING, algorithm=algorithm)
+    told = tell(group_runs(read_runs([tmp_path]))[0])
+    assert "2.0 points above fednova" in told.sentences[-1]
+    assert "4.0 points above frozen+fednova" in told.sentences[-1]
+
+
+@pytest.mark.parametrize(
+    ("present", "title"),
+    [
+        (["1111"], "4.0 % with nobody away"),
+        (["1001", "1111"], "4.0 % after all who left had returned"),
+        (["1100"], "4.0 % after the only silo had left"),
+        (["0011", "1100"], "4.0 % with 1 of 2 silos gone"),
+    ],
+)
+def test_the_title_says_who_is_gone(present: list[str], title: str, tmp_path: Path) -> None:
+    told = tell(group_runs(read_runs([write_folder(tmp_path / "run", [1, 2, 3, 4], present)]))[0])
+    assert told.title.replace("\u00a0", " ") == title
+
+
+def test_who_left_is_told_of_one_seed_where_seeds_differ(tmp_path: Path) -> None:
+    write_folder(tmp_path / "a", [1, 2, 3, 4], ["1100", "1111"], seed=0)
+    write_folder(tmp_path / "b", [1, 2, 3, 6], ["1111", "1101"], seed=1)
+    told = tell(group_runs(read_runs([tmp_path]))[0])
+    assert told.title == "5.0\u00a0% at the end"
+    assert told.sentences[0] == "In seed 0 silo 0 left at round 2."
+
+
+def test_the_numbers_of_the_charts_are_those_of_the_folder(tmp_path: Path) -> None:
+    run = write_folder(tmp_path / "run", [10.126, None, 30, 40], LEAVING)
+    data = data_of(page_of(run))
+    (group,), (details,) = data["groups"], data["runs"]
+    assert group["curves"][0]["mean"] == [10.13, None, 30, 40]
+    assert group["strip"]["bars"] == [[[0, 2, 1], [2, 4, 2]], [[0, 4, 1]]]
+    assert details["validation"] == [[0.25, 1.25, 2.25, 3.25], [1.25, 2.25, 3.25, 4.25]]
+    assert details["times"] == {
+        "silos": [0.5] * 4,
+        "recall": [0.125] * 4,
+        "joint": [0.25] * 4,
+        "rest": [0.125] * 4,
+    }
+
+
+def test_who_has_not_joined_is_not_away_and_who_is_not_recalled_is(tmp_path: Path) -> None:
+    run = write_folder(tmp_path / "run", [1, 2, 3], ["011", "110"], algorithm="fedavg")
+    bars = data_of(page_of(run))["groups"][0]["strip"]["bars"]
+    assert bars == [[[0, 1, 0], [1, 3, 1]], [[0, 2, 1], [2, 3, 3]]]
+
+
+def test_seeds_are_averaged_and_other_settings_are_not(tmp_path: Path) -> None:
+    for seed, value in ((0, 10.0), (1, 30.0)):
+        write_folder(tmp_path / f"a{seed}", [value], ["1"], seed=seed, settings="lr = 0.1\n")
+    write_folder(tmp_path / "b", [70.0], ["1"], seed=0, settings="lr = 0.2\n")
+    (group,) = data_of(page_of(tmp_path))["groups"]
+    assert {curve["name"]: (curve["mean"], curve["low"], curve["high"]) for curve in group["curves"]} == {
+        "feddig, lr 0.1": ([20.0], [10.0], [30.0]),
+        "feddig, lr 0.2": ([70.0], None, None),
+    }
+
+
+def test_the_table_has_means_and_deviations_to_be_sorted_by(tmp_path: Path) -> None:
+    page = page_of(write_grid(tmp_path / "grid"))
+    assert 'data-value="68.5000" data-sd="0.7071">68.5 ± 0.7</td>' in page
+    assert 'data-value="43.5000" data-sd="0.7071">43.5 ± 0.7</td>' in page
+
+
+def test_what_silos_sent_is_a_digest_once_and_an_update_for_each_round_there(tmp_path: Path) -> None:
+    text = Reader(page_of(write_folder(tmp_path / "run", [1, 2, 3, 4], LEAVING))).text
+    assert "sent 12 kB of updates and, once, 2 kB of digests" in text
+
+
+def test_the_privacy_box_tells_both_epsilons_and_the_blind_guess(tmp_path: Path) -> None:
+    run = write_folder(tmp_path / "run", [1, 2, 3, 4], LEAVING)
+    write_privacy(run, mechanism="paper-laplace", epsilon=0.005)
+    text = Reader(page_of(run)).text
+    assert "paper’s ε 0.005" in text
+    assert "real ε of a record infinite" in text
+    # eight elements: each at most (ln 2^32 + gamma) / 2^32, which is 10^-8.28
+    assert "paper’s bound 10 −66" in text
+    assert "The folder holds no audit" in text
+
+
+def test_a_sound_mechanism_is_told_with_its_labels(tmp_path: Path) -> None:
+    run = write_folder(tmp_path / "run", [1, 2, 3, 4], LEAVING)
+    write_privacy(
+        run, mechanism="discrete-gaussian", epsilon=2.0, label_epsilon=0.5, delta=1e-6, random="system"
+    )
+    text = Reader(page_of(run)).text
+    assert "real ε of a record 2.5" in text
+    assert "δ of a record 1e-06" in text
+    assert "paper’s ε" not in text
+
+
+def test_an_audit_in_the_folder_is_shown_and_one_of_other_digests_is_called_that(tmp_path: Path) -> None:
+    run = write_folder(tmp_path / "run", [1, 2, 3, 4], LEAVING)
+    write_privacy(run, mechanism="none", epsilon=1.0)
+    audit = {
+        "format_version": 1,
+        "light": "amber",
+        "meaning": "Some figures are beyond chance.",
+        "checks": [{"light": "red", "title": "Membership <b>", "sentence": "Members are found."}],
+        "bound_to": {"silo": 0, "digest_hash": "abc"},
+    }
+    (run / "audit").mkdir()
+    (run / "audit" / "audit.json").write_text(json.dumps(audit), encoding="utf-8")
+    text = Reader(page_of(run)).text
+    assert "Audit of silo 0 ▲ amber" in text
+    assert "■ red Membership <b> Members are found." in text
+    assert "other digests" not in text
+    audit["bound_to"] = {"silo": 0, "digest_hash": "another"}
+    (run / "audit" / "audit.json").write_text(json.dumps(audit), encoding="utf-8")
+    assert "other digests than this run sent" in Reader(page_of(run)).text
+
+
+def write_privacy(run: Path, **facts: Any) -> None:
+    """Add facts about digests to a run, and a digest of eight elements."""
+    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    facts = {"samples_per_digest": 4, "mixing": "random", "random": "seeded", **facts}
+    summary["digests"] = {"0": {**facts, "hash": "abc"}}
+    (run / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    write_digest(run, 0, np.zeros((1, 2, 2, 2), np.float32), np.array([[0.5, 0.5]], np.float32))
+
+
+def write_digest(run: Path, silo: int, features: np.ndarray, labels: np.ndarray) -> None:
+    facts = json.dumps({"samples_per_digest": 4})
+    write_tensors(
+        run / "digests" / f"silo-{silo}.safetensors",
+        "digest",
+        {"features": features, "labels": labels},
+        {"silo": str(silo), "facts": facts},
+    )
+
+
+# --- classes and guidance
+
+
+def test_class_counts_come_from_digests_where_nothing_else_tells_them(tmp_path: Path) -> None:
+    run = write_folder(tmp_path / "run", [1], ["1", "1"])
+    (run / "classes.json").unlink()
+    write_digest(run, 1, np.zeros((2, 4), np.float32), np.array([[0.75, 0.25], [0, 1]], np.float32))
+    classes = read_classes(run, "my own")
+    assert classes.counts is not None
+    assert classes.counts.tolist() == [[0, 0], [3, 5]]
+    assert list(classes.names) == ["class 0", "class 1"]
+
+
+def test_class_facts_are_those_of_the_data(tmp_path: Path) -> None:
+    dataset = draw_tiny_dataset()
+    partition = draw_partition(dataset.train.labels, silos=2, method="iid", min_samples=1)
+    write_class_facts(tmp_path, dataset, partition)
+    classes = read_classes(tmp_path, "tensors")
+    assert classes.counts is not None
+    assert classes.counts.sum(1).tolist() == [len(share.train) for share in partition.shares]
+    pictures = read_pictures(tmp_path, "deconvolution")
+    assert pictures.means is not None
+    assert pictures.means.shape == (4, 1, 16, 16)
+    # the bright quarter of class 0 is the first
+    assert pictures.means[0, 0, :8, :8].mean() > pictures.means[0, 0, 8:, 8:].mean() + 0.3
+
+
+def test_guidance_is_painted_as_the_network_paints_it(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from feddig.models.guidance import Deconvolution
+
+    torch.manual_seed(0)
+    network = Deconvolution(3, 1)
+    features = torch.rand(2, 3, 4, 4)
+    # digests of one class each: the estimated mean of a class is the digest itself
+    write_digest(tmp_path, 0, features.numpy(), np.eye(2, dtype=np.float32))
+    tensors = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
+    write_tensors(tmp_path / "guidance.safetensors", "guidance", tensors, {})
+    painted = read_pictures(tmp_path, "deconvolution").guidance
+    assert painted is not None
+    assert painted == pytest.approx(network(features).detach().numpy(), abs=1e-4)
+    assert read_pictures(tmp_path, "mine:network").guidance is None
+
+
+# --- how to repeat it
+
+
+def test_settings_are_spelled_so_that_toml_reads_them_back() -> None:
+    settings = {
+        "seed": 3,
+        "data": {"path": 'a "b" \\ c\n\x7f é', "split": [0.8, 0.2], "weights": []},
+        "algorithm": {"name": "feddig", "fedprox": {"mu": 1e-05}},
+        "moderator": {"recall": True},
+    }
+    assert tomllib.loads(spell_toml(settings)) == settings
+
+
+def test_a_grid_is_repeated_by_one_command_whose_settings_are_an_experiment(tmp_path: Path) -> None:
+    runs = read_runs([write_grid(tmp_path / "grid")])
+    found = repeat_all(runs)
+    assert found is not None
+    settings, command = found
+    assert command == (
+        "feddig compare experiment.toml --algorithms fedavg,feddig,frozen --scenarios sequential --seeds 0,1 "
+        "--out again"
+    )
+    table = tomllib.loads(settings)
+    # what follows from the seed is left open, or every seed would get the partition of one
+    assert "seed" not in table["data"]
+    assert experiment_from_table(table).data.silos == 3
+
+
+def test_runs_that_differ_in_more_are_not_one_command(tmp_path: Path) -> None:
+    write_folder(tmp_path / "a", [1.0], ["1"], settings="lr = 0.1\n")
+    write_folder(tmp_path / "b", [1.0], ["1"], settings="lr = 0.2\n")
+    assert repeat_all(read_runs([tmp_path])) is None
+
+
+# --- names that are markup
+
+
+def test_no_name_becomes_markup(tmp_path: Path) -> None:
+    run = write_folder(
+        tmp_path / "run",
+        [1, 2, 3, 4],
+        LEAVING,
+        algorithm=HOSTILE,
+        silo_names=[HOSTILE, "b"],
+        class_names=[HOSTILE, "x"],
+    )
+    page = page_of(run)
+    read = Reader(page)
+    assert read.tags.count("script") == 2
+    assert not any(value == "x" for name, value in read.attributes if name == "src")
+    assert not any(name.startswith("on") for name, _ in read.attributes)
+    assert HOSTILE in " ".join(read.texts)
+    data = data_of(page)
+    assert data["groups"][0]["curves"][0]["name"] == HOSTILE
+    assert data["groups"][0]["strip"]["names"] == [HOSTILE, "b"]
+
+
+def test_the_json_block_cannot_be_ended_from_inside() -> None:
+    block = as_json_block({"name": HOSTILE + "<!--\u2028"})
+    assert not set("<>&\u2028") & set(block)
+    assert json.loads(block)["name"] == HOSTILE + "<!--\u2028"
+
+
+def test_the_page_forbids_itself_every_request_and_foreign_script(tmp_path: Path) -> None:
+    page = page_of(write_folder(tmp_path / "run", [1.0], ["1"]))
+    assert "default-src 'none'; img-src data:;" in page
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", page)
+    assert "@import" not in page
+    assert "url(http" not in page
+
+
+# --- broken, tiny and huge runs
+
+
+@pytest.mark.parametrize(
+    "name", ["experiment.toml", "availability.csv", "metrics.jsonl", "summary.json", "classes.json"]
+)
+@pytest.mark.parametrize("content", [None, b"\xff{", b""])
+def test_a_missing_or_damaged_file_is_named_and_the_rest_is_shown(
+    name: str, content: bytes | None, tmp_path: Path
+) -> None:
+    run = write_folder(tmp_path / "run", [1, 2, 3, 4], LEAVING)
+    if content is None:
+        (run / name).unlink()
+    else:
+        (run / name).write_bytes(content)
+    text = Reader(page_of(run)).text
+    assert name in text
+    assert str(tmp_path) not in text
+
+
+def test_a_run_that_goes_on_is_told_as_far_as_it_got(tmp_path: Path) -> None:
+    run = write_folder(tmp_path / "run", [10, 20, 30, 40], LEAVING, finished=False)
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:2]) + lines[2][:20], encoding="utf-8")
+    text = Reader(page_of(run)).text
+    assert "20.0 % after 2 of 4 rounds" in text
+    assert "line 3 is damaged" in text
+    assert "not finished (2 rounds so far)" in text
+
+
+def test_a_file_of_another_format_version_is_refused_by_name(tmp_path: Path) -> None:
+    run = write_folder(tmp_path / "run", [1, 2, 3, 4], LEAVING)
+    text = (
+        (run / "experiment.toml")
+        .read_text(encoding="utf-8")
+        .replace("format_version = 1", "format_version = 9")
+    )
+    (run / "experiment.toml").write_text(text, encoding="utf-8")
+    assert "experiment.toml cannot be used: format_version 9" in Reader(page_of(run)).text
+
+
+@pytest.mark.parametrize(("silos", "rounds"), [(1, 1), (1, 3), (1000, 2), (65, 4)])
+def test_any_number_of_silos_and_rounds_makes_a_page(silos: int, rounds: int, tmp_path: Path) -> None:
+    run = write_folder(tmp_path / "run", [50.0] * rounds, ["1" * rounds] * silos)
+    page = page_of(run)
+    data = data_of(page)["runs"][0]
+    Reader(page)
+    assert (data["validation"] is None) == (silos > 64)
+    if silos > 64:
+        assert data["ribbon"][0][0] == 0.25
+        assert data["strip"]["counts"][1] == [silos] * rounds
+    assert len(page) < 1_000_000
+
+
+def test_a_federation_without_test_images_says_so(tmp_path: Path) -> None:
+    run = write_folder(tmp_path / "run", [1, 2, 3, 4], LEAVING)
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    told = [
+        {
+            **line,
+            "test_accuracy": None,
+            "accuracy": 5.0 if line["round"] else None,
+            "accuracy_of": "validation",
+        }
+        for line in lines
+    ]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told), encoding="utf-8")
+    page = page_of(run)
+    assert data_of(page)["groups"][0]["curves"][0]["mean"] == [None, 5, 5, 5]
+    assert "There were no test images" in Reader(page).text
+
+
+def test_a_page_of_300_rounds_and_64_silos_stays_below_3_mb(tmp_path: Path) -> None:
+    stream = np.random.default_rng(0)
+    for algorithm in ("feddig", "fedavg", "frozen"):
+        for seed in range(2):
+            words = ["1" + "".join(map(str, row)) for row in stream.integers(0, 2, (64, 299))]
+            curve = (100 * stream.random(300)).tolist()
+            write_folder(tmp_path / algorithm / str(seed), curve, words, algorithm=algorithm, seed=seed)
+    assert len(page_of(tmp_path).encode()) < 3_000_000
+
+
+def test_stretches_are_cut_where_a_state_changes() -> None:
+    assert stretches([1, 1, 2, 2, 1]) == [(0, 2, 1), (2, 4, 2), (4, 5, 1)]
+    assert stretches([]) == []
+
+
+# --- the command
+
+
+def test_the_page_goes_into_the_folder_or_where_it_is_wanted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    grid = write_grid(tmp_path / "grid", seeds=1)
+    for arguments, place in (
+        (["report", str(grid)], grid / "report.html"),
+        (["report", str(grid), "--out", "pages/mine.html"], Path("pages/mine.html")),
+        (["report", str(grid / "feddig"), str(grid / "fedavg")], Path("report.html")),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(arguments)
+        assert ended.value.code == 0
+        assert capsys.readouterr().out.strip() == str(place)
+        assert place.read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+def test_the_same_folder_gives_the_same_bytes(tmp_path: Path) -> None:
+    run = write_folder(tmp_path / "run", [1, 2, 3, 4], LEAVING)
+    first, _ = write_report([run])
+    before = first.read_bytes()
+    write_report([run])
+    assert first.read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["nowhere", "empty"])
+def test_a_folder_without_results_is_one_line_and_code_2(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(tmp_path / name)])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"feddig: error: {tmp_path / name}: ")
+    assert said.count("\n") == 1
+    with pytest.raises(FedDigError):
+        read_runs([tmp_path / name])
+
+
+def test_pages_are_made_without_torch(tmp_path: Path) -> None:
+    run = write_folder(tmp_path / "run", [1, 2, 3, 4], LEAVING)
+    program = (
+        "import sys, pathlib, feddig.report.page\n"
+        f"feddig.report.page.write_report([pathlib.Path({str(run)!r})])\n"
+        "print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout == "False\n", done.stderr

@@ -1,0 +1,300 @@
+"""The report page in a real browser: it loads from disk alone, shows the right values, and can be used."""
+
+import csv
+import io
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from browser import Browser, find_chromium
+from feddig.report.page import write_report
+from report_folders import write_folder, write_grid
+
+CHROMIUM = find_chromium()
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not there (Debian: apt-get install chromium)"),
+]
+ACCURACY = 'figure[data-chart="accuracy"]'
+VALIDATION = 'figure[data-chart="validation"]'
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    assert CHROMIUM is not None
+    with Browser(CHROMIUM, tmp_path_factory.mktemp("profile")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison over two seeds: FedDig 50.5 + 2 a round, FedAvg 52.5 less 1 a round, frozen 51.5."""
+    return write_report([write_grid(tmp_path_factory.mktemp("runs") / "grid")])[0]
+
+
+@pytest.fixture
+def opened(browser: Browser, page: Path) -> Browser:
+    browser.open(page)
+    browser.do("localStorage.clear()")
+    browser.open(page)
+    return browser
+
+
+def read_curves(browser: Browser, figure: str) -> dict[str, list[tuple[int, float]]]:
+    """Read the curves back from their drawn paths, by the scale that the drawing carries."""
+    found: list[dict[str, Any]] = browser.do(
+        f"""[...document.querySelectorAll('{figure} svg path.curve')].map((path) => ({{
+            name: path.dataset.curve ?? path.dataset.silo, d: path.getAttribute("d"),
+            scale: {{...path.ownerSVGElement.dataset}}
+        }}))"""
+    )
+    curves = {}
+    for each in found:
+        scale = {name: float(value) for name, value in each["scale"].items()}
+        points = [
+            tuple(map(float, point.split("h")[0].split()))
+            for point in each["d"].replace("L", "M").split("M")[1:]
+        ]
+        rounds = len(points)
+        curves[each["name"]] = [
+            (
+                round((x - scale.get("left", 0)) / scale["width"] * max(rounds - 1, 1)),
+                scale["high"] - (y - scale.get("top", 0)) / scale["height"] * (scale["high"] - scale["low"]),
+            )
+            for x, y in points
+        ]
+    return curves
+
+
+def test_it_loads_from_disk_without_a_request_or_a_complaint(opened: Browser, page: Path) -> None:
+    assert [each for each in opened.requests if not each.startswith("data:")] == [page.resolve().as_uri()]
+    assert opened.complaints == []
+
+
+def test_curves_are_drawn_where_their_values_are(opened: Browser) -> None:
+    curves = read_curves(opened, ACCURACY)
+    assert list(curves) == ["feddig", "fedavg", "frozen"]
+    for name, start, step in (("feddig", 50.5, 2), ("fedavg", 52.5, -1), ("frozen", 51.5, 0)):
+        assert [round for round, _ in curves[name]] == list(range(10))
+        assert [value for _, value in curves[name]] == pytest.approx(
+            [start + step * round for round in range(10)], abs=0.01
+        )
+
+
+def test_each_silo_has_its_own_curve(opened: Browser) -> None:
+    curves = read_curves(opened, VALIDATION)
+    assert list(curves) == ["0", "1", "2"]
+    assert [value for _, value in curves["2"]] == pytest.approx(
+        [round + 2.25 for round in range(10)], abs=0.01
+    )
+
+
+def test_the_strip_shows_who_was_there_and_who_was_recalled(opened: Browser) -> None:
+    found = opened.do(
+        f"""[...document.querySelectorAll('{ACCURACY} svg rect[data-silo]')]
+            .map((bar) => [bar.dataset.silo, bar.getAttribute("class")])"""
+    )
+    assert found == [[silo, state] for silo in "012" for state in ("here", "recalled")]
+    keys = opened.do(f"[...document.querySelectorAll('{ACCURACY} .key li')].map((each) => each.textContent)")
+    assert keys == ["here", "away, recalled"]
+
+
+def test_the_pointer_shows_the_values_of_its_round(opened: Browser) -> None:
+    tip = f"{ACCURACY} .tip"
+    assert opened.do(f"document.querySelector('{tip}').hidden") is True
+    box = opened.do(
+        f"""(() => {{ const svg = document.querySelector('{ACCURACY} .plot svg');
+        svg.scrollIntoView({{block: "center"}});
+        const box = svg.getBoundingClientRect(), scale = box.width / svg.viewBox.baseVal.width;
+        return [box.x + (Number(svg.dataset.left) + Number(svg.dataset.width) * 4 / 9) * scale, box.y + 100]; }})()"""
+    )
+    opened.move(*box)
+    text = opened.text(tip)
+    assert text.startswith("round 4")
+    assert "feddig58.5 % (58.0–59.0)" in text
+    assert "fedavg48.5 %" in text
+    assert text.endswith("2 here; 1 away, recalled")
+    opened.move(1, 1)
+    assert opened.do(f"document.querySelector('{tip}').hidden") is True
+
+
+def test_keys_move_the_marker_too(opened: Browser) -> None:
+    opened.do(f"document.querySelector('{ACCURACY} .plot').focus()")
+    opened.press("ArrowRight")
+    opened.press("ArrowRight")
+    assert opened.text(f"{ACCURACY} .tip").startswith("round 1")
+    opened.press("End")
+    said = opened.do(f"document.querySelector('{ACCURACY} .plot').getAttribute('aria-valuetext')")
+    assert said.startswith("round 9: feddig 68.5 %, frozen 51.5 %, fedavg 43.5 %.")
+    opened.press("Escape")
+    assert opened.do(f"document.querySelector('{ACCURACY} .tip').hidden") is True
+
+
+def test_everything_that_acts_can_be_reached_by_tab(opened: Browser) -> None:
+    opened.do("document.activeElement.blur()")
+    reached = set()
+    for _ in range(60):
+        opened.press("Tab")
+        reached.add(
+            opened.do(
+                "document.activeElement.id || document.activeElement.className || document.activeElement.tagName"
+            )
+        )
+    assert {"skip", "theme", "plot", "sort", "copy", "tool", "scroll", "panels", "SUMMARY"} <= reached
+
+
+def test_a_curve_can_be_switched_off_and_on(opened: Browser) -> None:
+    opened.click(f"{ACCURACY} .legend button:nth-of-type(2)")
+    assert list(read_curves(opened, ACCURACY)) == ["feddig", "frozen"]
+    opened.click(f"{ACCURACY} .legend button:nth-of-type(2)")
+    assert list(read_curves(opened, ACCURACY)) == ["feddig", "fedavg", "frozen"]
+
+
+def order(browser: Browser) -> list[str]:
+    script = "[...document.querySelectorAll('[data-table=figures] tbody tr')].map((row) => row.cells[0].textContent)"
+    return [str(name) for name in browser.do(script)]
+
+
+def test_tables_sort_by_any_column_both_ways(opened: Browser) -> None:
+    assert order(opened) == ["feddig", "fedavg", "frozen"]
+    final = "[data-table=figures] th:nth-child(4) button"
+    opened.click(final)
+    assert order(opened) == ["feddig", "frozen", "fedavg"]
+    opened.click(final)
+    assert order(opened) == ["fedavg", "frozen", "feddig"]
+    assert opened.do("document.querySelector('[data-table=figures] th:nth-child(4)').ariaSort") == "ascending"
+    opened.click("[data-table=figures] th:nth-child(1) button")
+    assert order(opened) == ["fedavg", "feddig", "frozen"]
+
+
+def copied(browser: Browser, button: str) -> str:
+    """Click a button that copies, and give what it put into the clipboard."""
+    browser.do(
+        "navigator.clipboard.writeText = (text) => { globalThis.caught = text; return Promise.resolve(); }"
+    )
+    browser.click(button)
+    return str(browser.do("globalThis.caught"))
+
+
+def test_the_table_is_copied_as_csv_markdown_and_latex(opened: Browser) -> None:
+    opened.click("[data-table=figures] th:nth-child(4) button")
+    rows = list(csv.DictReader(io.StringIO(copied(opened, "[data-table=figures] [data-copy=CSV]"))))
+    assert [(row["algorithm"], row["final mean"], row["final sd"]) for row in rows] == [
+        ("feddig", "68.5000", "0.7071"),
+        ("frozen", "51.5000", "0.7071"),
+        ("fedavg", "43.5000", "0.7071"),
+    ]
+    assert opened.text("[data-table=figures] .said") == "copied"
+    lines = copied(opened, "[data-table=figures] [data-copy=Markdown]").splitlines()
+    assert lines[0].startswith("| algorithm | scenario | seeds | final |")
+    assert lines[2].startswith("| feddig | sequential | 2 | 68.5 ± 0.7 |")
+    latex = copied(opened, "[data-table=figures] [data-copy=LaTeX]")
+    assert "feddig & sequential & 2 & 68.5 $\\pm$ 0.7" in latex
+    assert latex.rstrip().endswith("\\end{tabular}")
+
+
+def test_copying_reaches_the_real_clipboard_without_the_modern_way(opened: Browser) -> None:
+    """Old and strict browsers refuse navigator.clipboard to pages from disk."""
+    opened.do("navigator.clipboard.writeText = () => Promise.reject(new Error('refused')); 1")
+    opened.do(
+        "document.addEventListener('copy', () => { globalThis.caught = document.activeElement.value; }); 1"
+    )
+    opened.click("main > section:last-child .source .copy")
+    assert opened.do("globalThis.caught").startswith(
+        "feddig compare experiment.toml --algorithms feddig,fedavg,frozen"
+    )
+
+
+def test_the_values_of_a_chart_are_copied(opened: Browser) -> None:
+    rows = list(csv.reader(io.StringIO(copied(opened, f"{ACCURACY} .tool"))))
+    assert rows[0][:4] == ["round", "feddig", "feddig lowest", "feddig highest"]
+    assert rows[10][:4] == ["9", "68.5", "68", "69"]
+
+
+def paper(browser: Browser) -> str:
+    return str(browser.do("getComputedStyle(document.body).backgroundColor"))
+
+
+def test_light_and_dark_follow_the_system_until_the_switch_is_used(opened: Browser, page: Path) -> None:
+    assert paper(opened) == "rgb(255, 255, 255)"
+    opened.open(page, theme="dark")
+    assert paper(opened) == "rgb(20, 23, 27)"
+    opened.click("#theme")
+    assert paper(opened) == "rgb(255, 255, 255)"
+    opened.open(page, theme="dark")
+    assert paper(opened) == "rgb(255, 255, 255)", "the choice is kept"
+    opened.click("#theme")
+    assert paper(opened) == "rgb(20, 23, 27)"
+    opened.do("localStorage.clear()")
+
+
+def test_a_folded_run_is_drawn_when_it_is_unfolded(opened: Browser) -> None:
+    drawn = "document.querySelectorAll('details.run')[1].querySelectorAll('svg path.curve').length"
+    assert opened.do(drawn) == 0
+    opened.click("details.run:nth-of-type(2) > summary")
+    assert opened.do(drawn) == 3
+
+
+def test_nothing_is_wider_than_a_phone(opened: Browser, page: Path) -> None:
+    opened.open(page, width=360, height=740)
+    assert opened.do("document.documentElement.scrollWidth") == 360
+    assert opened.complaints == []
+
+
+def test_it_prints(opened: Browser) -> None:
+    printed = opened.print()
+    assert printed.startswith(b"%PDF")
+    assert opened.do("document.querySelectorAll('details[data-folded]').length") == 0
+
+
+def test_a_live_page_can_put_new_numbers_in_place(opened: Browser) -> None:
+    opened.do(
+        """(() => { const block = document.getElementById("data"), data = JSON.parse(block.textContent);
+        data.groups[0].curves[0].mean.push(70.5); data.groups[0].rounds = 11;
+        for (const curve of data.groups[0].curves) curve.low = curve.high = null;
+        block.textContent = JSON.stringify(data); feddig.draw(); })()"""
+    )
+    assert len(read_curves(opened, ACCURACY)["feddig"]) == 11
+    assert opened.complaints == []
+
+
+HOSTILE = """</script><script>globalThis.hacked = 1</script><img src=x onerror="globalThis.hacked = 1">"'&"""
+
+
+@pytest.mark.parametrize(("silos", "rounds"), [(1, 1), (2, 4), (1000, 5), (70, 1)])
+def test_any_size_and_any_name_makes_a_page_without_complaints(
+    silos: int, rounds: int, browser: Browser, tmp_path: Path
+) -> None:
+    run = write_folder(
+        tmp_path / "run", [40.0 + round for round in range(rounds)],
+        ["1" * rounds] * (silos - 1) + ["1" + "0" * (rounds - 1)],
+        algorithm=HOSTILE, silo_names=[f"{HOSTILE}{silo}" for silo in range(silos)], class_names=[HOSTILE, "b"],
+    )  # fmt: skip
+    place, _ = write_report([run])
+    browser.open(place)
+    assert browser.complaints == []
+    assert [each for each in browser.requests if not each.startswith("data:")] == [place.resolve().as_uri()]
+    assert browser.do("globalThis.hacked") is None
+    assert browser.do("document.querySelectorAll('figure svg path.curve').length") >= 2
+    values = next(iter(read_curves(browser, ACCURACY).values()))
+    assert [value for _, value in values] == pytest.approx([40 + round for round in range(rounds)], abs=0.01)
+    browser.open(place, width=360, height=700)
+    assert browser.do("document.documentElement.scrollWidth") == 360
+    assert browser.complaints == []
+
+
+@pytest.mark.parametrize("name", ["experiment.toml", "availability.csv", "metrics.jsonl", "summary.json"])
+def test_a_missing_file_makes_a_page_without_complaints(name: str, browser: Browser, tmp_path: Path) -> None:
+    run = write_folder(tmp_path / "run", [1, 2, 3, 4], ["1100", "1111"])
+    (run / name).unlink()
+    browser.open(write_report([run])[0])
+    assert browser.complaints == []
+    assert name in browser.text("main")
+
+
+def test_the_block_that_is_read_is_the_block_that_was_written(opened: Browser) -> None:
+    data = json.loads(opened.text("#data"))
+    assert [curve["name"] for curve in data["groups"][0]["curves"]] == ["feddig", "fedavg", "frozen"]

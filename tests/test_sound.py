@@ -1,0 +1,369 @@
+"""Digests with integer noise: a record moves them no farther than promised, and the noise is what the facts say."""
+
+import itertools
+import json
+import math
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from feddig import Digest, demo_experiment, make_digest, read_digest, run, write_digest
+from feddig.digest import SOUND_FACTS
+from feddig.digest_making import describe_digest
+from feddig.errors import DataError, FileFormatError, SettingError
+from feddig.privacy.accounting import promise, sensitivity
+from feddig.privacy.clipping import NORMS, clip_for
+from feddig.privacy.gaussian import gaussian_epsilon, gaussian_sigma
+from feddig.privacy.labels import keep_fraction, likely_labels, randomise_labels
+from feddig.privacy.mechanism import DISCRETE
+from feddig.privacy.sound import contract_for, known_deviation
+from feddig.privacy.words import SeededSource
+from feddig.settings import DigestSettings, PrivacySettings
+
+LAPLACE = PrivacySettings(mechanism="discrete-laplace", epsilon=2.0, clip_bound=4.0)
+GAUSSIAN = PrivacySettings(mechanism="discrete-gaussian", epsilon=2.0, delta=1e-6, clip_bound=4.0)
+SOUND = {"laplace": LAPLACE, "gaussian": GAUSSIAN}
+REPLACING = replace(GAUSSIAN, adjacency="replace-one", label_epsilon=1.5)
+
+
+def make(
+    features: Tensor,
+    labels: Tensor,
+    privacy: PrivacySettings,
+    *,
+    silo: int = 0,
+    classes: int = 3,
+    **keys: object,
+) -> Digest:
+    how = DigestSettings(**{"seed": 0, "samples_per_digest": 2, **keys})  # type: ignore[arg-type]
+    return make_digest(silo, features, labels, classes, settings=how, privacy=privacy, encoder="a hash")
+
+
+def draw(count: int, *shape: int, seed: int = 0, scale: float = 1.5) -> tuple[Tensor, Tensor]:
+    stream = np.random.default_rng(seed)
+    features = torch.from_numpy(stream.exponential(scale, (count, *shape)).astype(np.float32))
+    return features, torch.from_numpy(stream.integers(0, 3, count))
+
+
+def sums_of(digest: Digest) -> np.ndarray:
+    """Go back from what a receiver has to the integers that were sent."""
+    part = float(str(digest.facts["step"])) / int(str(digest.facts["samples_per_digest"]))
+    return np.rint(digest.features.flatten(1).double().numpy() / part).astype(np.int64)
+
+
+def bytes_of(digest: Digest) -> bytes:
+    return digest.features.numpy().tobytes() + digest.labels.numpy().tobytes()
+
+
+# --- how far one record moves a digest
+
+
+@pytest.mark.parametrize("elements", [1, 2, 3, 7, 256])
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_grid_moves_no_less_than_the_accountant_says(norm: str, elements: int) -> None:
+    """In units of a feature, and by no more than the last step of the grid beyond it, but for a lone element.
+
+    There and in an odd number of elements the integers' bound is the rougher one.
+    """
+    bound = 4.0
+    clip = clip_for(norm, bound)
+    l1 = clip.l1_sensitivity(elements) * float(clip.step)
+    l2 = math.sqrt(clip.squared_l2_sensitivity(elements)) * float(clip.step)
+    told_l1, told_l2 = (sensitivity(each, norm, bound, elements) for each in ("L1", "L2"))
+    assert l1 >= told_l1 - float(clip.step)
+    assert l2 >= told_l2 - 1e-9
+    if elements % 2 == 0:
+        assert l1 == pytest.approx(told_l1, abs=float(clip.step))
+        assert l2 == pytest.approx(told_l2)
+
+
+@pytest.mark.parametrize("spd", [1, 2, 5])
+@pytest.mark.parametrize("norm", NORMS)
+def test_what_the_noise_promises_is_what_was_asked_for(norm: str, spd: int) -> None:
+    """From the noise itself and the sensitivity in integers back to epsilon."""
+    digest = DigestSettings(samples_per_digest=spd)
+    laplace = contract_for(replace(LAPLACE, clip_norm=norm), digest, 6, 3)
+    scale = Fraction(laplace.noise.facts["noise_scale"])
+    assert 1.999 < laplace.clip.l1_sensitivity(6) / scale <= 2
+    gaussian = contract_for(replace(GAUSSIAN, clip_norm=norm), digest, 6, 3)
+    ratio = math.sqrt(
+        gaussian.clip.squared_l2_sensitivity(6) / Fraction(gaussian.noise.facts["noise_variance"])
+    )
+    assert gaussian_epsilon(1e-6, ratio) == pytest.approx(2, abs=1e-6)
+    assert ratio <= 1 / gaussian_sigma(2.0, 1e-6) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_facts_say_what_the_accountant_says(name: str, norm: str) -> None:
+    privacy = replace(SOUND[name], clip_norm=norm)
+    digest = make(*draw(8, 2, 3), privacy)
+    told = promise(privacy, DigestSettings(samples_per_digest=2), 6, 3)
+    facts = digest.facts
+    assert facts["sensitivity"] == pytest.approx(told.sensitivity, rel=1e-4)
+    assert facts["sensitivity_norm"] == told.norm
+    assert (facts["delta"], facts["label_epsilon"]) == (told.delta, told.label_epsilon)
+    # a Laplace draw of scale b has a variance of 2 b^2
+    spread = math.sqrt(2) if name == "laplace" else 1
+    assert facts["noise_deviation"] == pytest.approx(spread * told.noise_scale, rel=1e-4)
+    assert known_deviation(facts) == facts["noise_deviation"]
+
+
+@pytest.mark.parametrize("mixing", ["random", "within-class"])
+@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("norm", NORMS)
+def test_replacing_a_record_by_another_of_its_class_moves_one_digest_by_the_sensitivity_at_most(
+    norm: str, name: str, mixing: str
+) -> None:
+    """The same seed draws the same noise, so two digests differ by what the record moved and by nothing else."""
+    privacy = replace(SOUND[name], clip_norm=norm)
+    features, labels = draw(7, 2)
+    clip = clip_for(norm, 4.0)
+    corners = torch.tensor(list(itertools.product((-3.0, 0.0, 1.7, 4.0, 900.0), repeat=2)))
+    farthest = 0.0
+    for record in range(len(features)):
+        digests = []
+        for corner in corners:
+            changed = features.clone()
+            changed[record] = corner
+            digests.append(make(changed, labels, privacy, mixing=mixing))
+        assert len({digest.labels.numpy().tobytes() for digest in digests}) == 1
+        assert len({json.dumps(digest.facts) for digest in digests}) == 1
+        for one, other in itertools.combinations([sums_of(digest) for digest in digests], 2):
+            moved = np.abs(one - other)
+            assert (moved.any(1)).sum() <= 1
+            far = moved.sum() if name == "laplace" else math.sqrt((moved**2).sum())
+            farthest = max(farthest, float(far))
+    allowed = clip.l1_sensitivity(2) if name == "laplace" else math.sqrt(clip.squared_l2_sensitivity(2))
+    assert 0.99 * allowed < farthest <= allowed
+
+
+@pytest.mark.parametrize("mixing", ["random", "within-class"])
+def test_given_the_randomised_labels_a_true_label_changes_nothing_else(mixing: str) -> None:
+    """Replace-one: features and groups follow from randomised labels, so records' true ones leave no other trace."""
+    features, labels = draw(40, 2)
+    keep = keep_fraction(1.5, 3)
+    noisy = randomise_labels(labels.numpy(), 3, keep, SeededSource(0, "labels", 0))
+    first = make(features, labels, REPLACING, mixing=mixing)
+    # labels that were public from the start and happen to be the randomised ones
+    public = make(features, torch.from_numpy(noisy), GAUSSIAN, mixing=mixing)
+    assert np.array_equal(sums_of(first), sums_of(public))
+    assert first.facts["left_out"] == public.facts["left_out"]
+
+
+# --- the noise
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_what_is_received_is_the_mean_and_noise_of_the_promised_variance(name: str) -> None:
+    """Constant features within the clip: whatever differs from them is noise, or half a step of rounding."""
+    count = 40_000
+    features = torch.full((2 * count, 4), 1.25)
+    digest = make(features, torch.zeros(2 * count, dtype=torch.long), SOUND[name])
+    noise = (digest.features - 1.25).double().numpy()
+    deviation = float(str(digest.facts["noise_deviation"]))
+    # the fourth moment of a Laplace draw is 6 variances squared, of a Gaussian 3; six standard deviations
+    kurtosis = 6 if name == "laplace" else 3
+    slack = 6 * math.sqrt((kurtosis - 1) / noise.size)
+    assert np.mean(noise**2) / deviation**2 == pytest.approx(1, abs=slack)
+    assert abs(noise.mean()) < 6 * deviation / math.sqrt(noise.size)
+    assert abs(np.corrcoef(noise[:, 0], noise[:, 1])[0, 1]) < 6 / math.sqrt(count)
+
+
+def test_mixed_means_come_through_little_noise() -> None:
+    features, labels = draw(9, 2, 3)
+    quiet = make(features, labels, PrivacySettings(mechanism="none"), samples_per_digest=4)
+    sound = make(features, labels, replace(GAUSSIAN, epsilon=1e9, clip_bound=64.0), samples_per_digest=4)
+    assert torch.allclose(quiet.features, sound.features, atol=0.02)
+    assert torch.equal(quiet.labels, sound.labels)
+    assert quiet.facts["left_out"] == sound.facts["left_out"] == 1
+    assert sound.samples == 8
+
+
+def test_records_beyond_the_clip_are_held_to_it() -> None:
+    features, labels = draw(8, 2, 3, scale=1000.0)
+    digest = make(features, labels, replace(GAUSSIAN, epsilon=1e9), samples_per_digest=1)
+    assert digest.features.flatten(1).norm(dim=1).tolist() == pytest.approx([4.0] * 8, abs=0.01)
+
+
+@pytest.mark.parametrize("mixing", ["random", "within-class"])
+@pytest.mark.parametrize("privacy", [LAPLACE, GAUSSIAN, REPLACING], ids=["laplace", "gaussian", "replacing"])
+def test_the_same_seed_gives_the_same_bytes_whatever_the_threads(
+    privacy: PrivacySettings, mixing: str
+) -> None:
+    features, labels = draw(3000, 4, 4, 4)
+    threads = torch.get_num_threads()
+    made = []
+    try:
+        for count in (1, 3, 1):
+            torch.set_num_threads(count)
+            made.append(make(features, labels, privacy, mixing=mixing, samples_per_digest=3))
+    finally:
+        torch.set_num_threads(threads)
+    assert len({bytes_of(digest) for digest in made}) == len({digest.hash for digest in made}) == 1
+    other = make(features, labels, privacy, mixing=mixing, samples_per_digest=3, seed=1)
+    assert bytes_of(other) != bytes_of(made[0])
+
+
+def test_every_silo_has_noise_of_its_own() -> None:
+    same = torch.ones(8, 3), torch.zeros(8, dtype=torch.long)
+    one, other = (make(*same, GAUSSIAN, silo=silo) for silo in (0, 1))
+    assert not torch.equal(one.features, other.features)
+
+
+@pytest.mark.parametrize("privacy", [LAPLACE, GAUSSIAN, REPLACING], ids=["laplace", "gaussian", "replacing"])
+def test_the_systems_entropy_never_repeats(privacy: PrivacySettings) -> None:
+    same = torch.ones(60, 3), torch.arange(60) % 3
+    one, other = (make(*same, replace(privacy, random="system")) for _ in range(2))
+    assert not torch.equal(one.features, other.features)
+    assert one.facts["random"] == "system"
+
+
+# --- labels
+
+
+def test_public_labels_are_exact_and_randomised_ones_are_not() -> None:
+    features, labels = draw(400, 2)
+    public, noisy = (
+        make(features, labels, privacy, samples_per_digest=4) for privacy in (GAUSSIAN, REPLACING)
+    )
+    quiet = make(features, labels, PrivacySettings(mechanism="none"), samples_per_digest=4)
+    assert torch.equal(public.labels, quiet.labels)
+    assert not torch.equal(noisy.labels, quiet.labels)
+    for digest in (public, noisy):
+        assert bool((digest.labels >= 0).all())
+        assert digest.labels.sum(1).tolist() == pytest.approx([1.0] * len(digest), abs=1e-5)
+    assert noisy.facts["label_epsilon"] == 1.5
+    assert Fraction(str(noisy.facts["label_keep"])) == keep_fraction(1.5, 3)
+
+
+def test_groups_of_one_randomised_label_are_likely_of_it_and_maybe_of_others() -> None:
+    """Randomised labels are 5/8, 3/8 and 0, kept with 4/5: by shares s = p 7/10 + 1/10 the true ones are 3/4, 11/28
+    and less than nothing, which is (19/28, 9/28, 0) once projected."""
+    counts = np.array([[10, 0, 0]] * 10 + [[0, 10, 0]] * 6)
+    shares = likely_labels(counts, Fraction(4, 5))
+    assert shares.dtype == np.float32
+    assert shares.sum(1) == pytest.approx(np.ones(16))
+    # by Bayes: 8/10 of 19/28 against 1/10 of 9/28, and the other way round
+    assert shares[0] == pytest.approx([152 / 161, 9 / 161, 0])
+    assert shares[-1] == pytest.approx([19 / 91, 72 / 91, 0])
+
+
+def test_likely_labels_are_right_on_average() -> None:
+    """Many samples of uneven classes, grouped by their randomised label: the shares are those of the true labels."""
+    stream = np.random.default_rng(0)
+    labels = stream.choice(4, 60_000, p=[0.5, 0.3, 0.15, 0.05])
+    keep = Fraction(1, 2)
+    noisy = randomise_labels(labels, 4, keep, SeededSource(0))
+    counts = np.diag(np.bincount(noisy, minlength=4))
+    shares = likely_labels(counts, keep)
+    for label in range(4):
+        true = np.bincount(labels[noisy == label], minlength=4) / (noisy == label).sum()
+        assert shares[label] == pytest.approx(true, abs=0.03)
+
+
+def test_public_labels_are_taken_for_what_they_are() -> None:
+    assert likely_labels(np.array([[2, 0], [0, 2]]), Fraction(1)).tolist() == [[1, 0], [0, 1]]
+
+
+# --- what cannot be made is told in a line
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"clip_bound": None}, "privacy.clip_bound: discrete-gaussian needs a public bound"),
+        ({"delta": 0.0}, "privacy.delta: discrete-gaussian needs one above 0"),
+        ({"mechanism": "discrete-laplace"}, "privacy.delta: discrete-laplace promises a delta of 0"),
+        ({"adjacency": "replace-one"}, "privacy.label_epsilon: replace-one adjacency needs noise"),
+        ({"label_epsilon": 1.0}, "privacy.label_epsilon: under same-label adjacency labels are public"),
+        ({"epsilon": 0.0}, "privacy.epsilon: must be a finite number above 0"),
+        ({"epsilon": math.inf}, "privacy.epsilon: must be a finite number above 0"),
+        (
+            {"epsilon": 1e-30, "delta": 1e-300},
+            "privacy.epsilon: 1e-30 with discrete-gaussian takes noise that",
+        ),
+        ({"clip_bound": math.inf}, "privacy.clip_bound: must be a finite number above 0"),
+        ({"budget_epsilon": 1.0}, "privacy.budget_epsilon: 1 does not cover a single release"),
+    ],
+)
+def test_settings_without_sense_are_refused(changes: dict[str, object], line: str) -> None:
+    with pytest.raises(SettingError) as error:
+        make(*draw(8, 2), replace(GAUSSIAN, **changes))  # type: ignore[arg-type]
+    assert str(error.value).startswith(line)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("privacy", [LAPLACE, GAUSSIAN], ids=["laplace", "gaussian"])
+def test_weights_that_differ_are_refused(privacy: PrivacySettings) -> None:
+    with pytest.raises(SettingError, match=r"digest\.weights: .* weigh all samples alike"):
+        make(*draw(8, 2), privacy, weights=(0.6, 0.4))
+    assert make(*draw(8, 2), privacy, weights=(0.5, 0.5)).facts["weights"] == [0.5, 0.5]
+
+
+def test_randomised_labels_too_few_to_mix_are_told() -> None:
+    with pytest.raises(DataError, match="silo 0: no 9 training samples of one class"):
+        make(*draw(12, 2), REPLACING, mixing="within-class", samples_per_digest=9)
+
+
+# --- the file and the summary
+
+
+def test_a_file_tells_the_contract(tmp_path: Path) -> None:
+    path = tmp_path / "digest.safetensors"
+    digest = make(*draw(9, 2, 3), REPLACING)
+    write_digest(path, digest)
+    again = read_digest(path)
+    assert again.hash == digest.hash
+    assert again.facts == json.loads(json.dumps(digest.facts)) == digest.facts
+    assert SOUND_FACTS.keys() <= digest.facts.keys()
+    told = describe_digest(path)
+    assert told["adjacency"] == "replace-one"
+    assert told["clip_bound"] == 4.0
+    assert told["promise"] == (
+        "record epsilon is 3.5 and delta 1e-06 under replace-one adjacency (2 for features and 1.5 for labels); it "
+        "covers this one release of the digest and not the updates of the model; against whoever knows the seed "
+        "nothing is promised"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fact", "value", "text"),
+    [
+        ("noise_deviation", math.nan, "its noise_deviation is nan"),
+        ("noise_deviation", -1.0, "its noise_deviation is -1"),
+        ("delta", math.inf, "its delta is inf"),
+        ("step", "1", "does not say its step"),
+        ("adjacency", 1, "does not say its adjacency"),
+    ],
+)
+def test_a_file_that_garbles_its_contract_is_refused(
+    fact: str, value: object, text: str, tmp_path: Path
+) -> None:
+    digest = make(*draw(9, 2, 3), GAUSSIAN)
+    path = tmp_path / "digest.safetensors"
+    write_digest(path, replace(digest, facts={**digest.facts, fact: value}))  # type: ignore[dict-item]
+    with pytest.raises(FileFormatError, match=text):
+        read_digest(path)
+
+
+@pytest.mark.parametrize("mechanism", DISCRETE)
+def test_a_run_with_sound_noise_ends_and_its_summary_tells_the_guarantee(
+    mechanism: str, tmp_path: Path
+) -> None:
+    keys = ["data.limit=400", "data.min_samples=20", "training.rounds=4", f"privacy.mechanism={mechanism}"]
+    sound = ["privacy.epsilon=8", "privacy.clip_bound=400", "digest.samples_per_digest=8"]
+    delta = ["privacy.delta=1e-6"] if mechanism == "discrete-gaussian" else []
+    summary = run(demo_experiment([*keys, *sound, *delta]), tmp_path / "run", device="cpu")
+    assert summary["privacy"].startswith("record epsilon is 8")
+    assert "not the updates" in summary["privacy"]
+    for facts in summary["digests"].values():
+        assert facts["mechanism"] == mechanism
+        assert (facts["epsilon"], facts["adjacency"]) == (8.0, "same-label")
+        assert facts["delta"] == (1e-6 if delta else 0.0)
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"] == summary["privacy"]

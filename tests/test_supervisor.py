@@ -1,0 +1,522 @@
+"""Real processes on this machine: who gets in and who does not, what comes back after a kill, what is left of it."""
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra `flower`")
+
+from feddig.errors import FedDigError
+from feddig.experiment_file import demo_experiment
+from feddig.flower import hosting, supervisor
+from feddig.flower.contract import Contract, read_contract, write_contract
+from feddig.flower.control import Control, connect, start_run, write_flower_config
+from feddig.flower.credentials import Authority, write_certificate, write_key, write_silo_key
+from feddig.flower.federation_folder import FederationFolder, ModeratorFolder, SiloFolder
+from feddig.flower.initialise import Plan, initialise, planned
+from feddig.flower.processes import (
+    MARK,
+    end,
+    find_program,
+    free_port,
+    hold,
+    is_alive,
+    running,
+    start,
+    stop,
+    surroundings,
+)
+from feddig.flower.reaching import reaches
+from feddig.flower.rehearsal import Rehearsal
+from feddig.flower.superlink import Gate
+from feddig.flower.supervisor import check_folder, supervise
+from folders import start_feddig
+
+pytestmark = [
+    pytest.mark.flower,
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc"),
+]
+
+NAMES = ("north", "south")
+
+
+def make(path: Path, **changes: Any) -> FederationFolder:
+    experiment = planned(
+        demo_experiment(["absence.scenario=none", "data.limit=400", "training.rounds=3"]), NAMES
+    )
+    rehearsal = Rehearsal.of(experiment)
+    plan = Plan(
+        name="test",
+        silos=NAMES,
+        experiment=rehearsal.experiment,
+        image_shape=rehearsal.image_shape,
+        classes=rehearsal.classes,
+        port=free_port(),
+        training_deadline=60,
+        digest_deadline=60,
+    )
+    initialise(path, replace(plan, **changes), rehearsal)
+    return FederationFolder(path)
+
+
+def wait_for(what: Callable[[], object], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.2)
+
+
+@contextmanager
+def superlink(folder: ModeratorFolder) -> Iterator[Control]:
+    """Run the moderator's SuperLink with its silos registered, but no run on it."""
+    contract = read_contract(folder.contract)
+    write_flower_config(folder, contract)
+    process = hosting._start_link(folder, contract)
+    try:
+        hosting._await_link(process, folder, contract)
+        with connect(folder, contract) as control:
+            control.register(folder, contract)
+            yield control
+    finally:
+        stop(process, folder.path, 3)
+
+
+@contextmanager
+def command(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """Run one of our commands while this lasts."""
+    process = start_feddig(["federation", *arguments])
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.communicate(timeout=40)
+
+
+@dataclass(frozen=True)
+class Open:
+    """A federation whose SuperLink runs and whose silo `north` is online."""
+
+    folder: FederationFolder
+    control: Control
+
+    @property
+    def contract(self) -> Contract:
+        return read_contract(self.folder.contract)
+
+    def node(self, silo: int) -> tuple[int, str]:
+        return self.control.nodes()[self.contract.members[silo].fingerprint]
+
+    def everything_as_before(self) -> bool:
+        return self.node(0)[1] == "online" and len(self.control.nodes()) == 2
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Open]:
+    folder = make(tmp_path_factory.mktemp("open") / "federation", hosts=("0.0.0.0",))
+    # silos on this machine find it under the name that its certificate has anyway
+    for part in (folder.contract, folder.moderator.contract, *(folder.silo(name).contract for name in NAMES)):
+        contract = read_contract(part)
+        write_contract(part, replace(contract, address=contract.address.replace("0.0.0.0", "localhost")))
+    moderator = replace(read_contract(folder.moderator.contract), address=f"anywhere:{_port(folder)}")
+    write_contract(folder.moderator.contract, moderator)
+    with (
+        superlink(folder.moderator) as control,
+        command("silo", folder.silo("north").path),
+    ):
+        opened = Open(folder, control)
+        wait_for(lambda: opened.node(0)[1] == "online", 60)
+        yield opened
+        assert opened.everything_as_before()
+
+
+def _port(folder: FederationFolder) -> str:
+    return read_contract(folder.contract).address.rpartition(":")[2]
+
+
+def a_node(folder: SiloFolder, *options: str) -> str:
+    """Run Flower's own SuperNode for some seconds and give what it says."""
+    environment = surroundings(folder.path, folder.path / "flwr")
+    log = folder.path / "node.log"
+    process = start(
+        [find_program("flower-supernode"), "--port", str(free_port()), *options], log, environment
+    )
+    try:
+        process.wait(8)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        stop(process, folder.path, 5)
+    return log.read_text(encoding="utf-8")
+
+
+PROJECT = """
+[project]
+name = "other"
+version = "1.0.0"
+description = "not FedDig"
+license = { file = "LICENSE" }
+dependencies = ["flwr>=1.41,<1.42"]
+[tool.flwr.app]
+publisher = "other"
+fab-format-version = 1
+flwr-version-target = "1.41.0"
+[tool.flwr.app.components]
+serverapp = "other.app:server"
+clientapp = "other.app:client"
+[tool.flwr.app.config]
+folder = ""
+"""
+CODE = """
+import time
+from pathlib import Path
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+server = ServerApp()
+client = ClientApp()
+
+@server.main()
+def main(grid, context):
+    (node,) = grid.get_node_ids()
+    message = Message(RecordDict({"x": ConfigRecord({"y": 1})}), node, "query.other")
+    (reply,) = grid.send_and_receive([message], timeout=60)
+    answer = Path(context.run_config["folder"]) / "answer"
+    answer.write_text("failed" if reply.has_error() else "done")
+
+@client.query("other")
+def other(message, context):
+    Path(PLACE).write_text("I was here")
+    return Message(RecordDict(), reply_to=message)
+"""
+
+
+def test_a_silo_runs_no_app_but_its_own(whole: Open, tmp_path: Path) -> None:
+    answer, trace = whole.folder.moderator.path / "answer", tmp_path / "trace"
+    (tmp_path / "app" / "other").mkdir(parents=True)
+    (tmp_path / "app" / "pyproject.toml").write_text(PROJECT, encoding="utf-8")
+    (tmp_path / "app" / "LICENSE").write_text("none", encoding="utf-8")
+    (tmp_path / "app" / "other" / "__init__.py").write_text("", encoding="utf-8")
+    code = CODE.replace("PLACE", repr(str(trace)))
+    (tmp_path / "app" / "other" / "app.py").write_text(code, encoding="utf-8")
+    start_run(whole.folder.moderator, tmp_path / "app")
+    wait_for(answer.exists, 90)
+    wait_for(answer.read_text, 5)
+    assert answer.read_text() == "failed"
+    assert not trace.exists()
+    assert not (whole.folder.silo("north").flower_home / "apps").exists(), "it was unpacked"
+    assert whole.everything_as_before()
+
+
+def test_registering_twice_changes_nothing(whole: Open) -> None:
+    before = whole.control.nodes()
+    whole.control.register(whole.folder.moderator, whole.contract)
+    assert whole.control.nodes() == before
+
+
+def test_a_key_that_is_not_the_contracts_is_not_registered(whole: Open, tmp_path: Path) -> None:
+    moderator = ModeratorFolder(tmp_path)
+    moderator.public_keys.mkdir()
+    for name in NAMES:
+        write_silo_key(tmp_path / name)
+        (tmp_path / f"{name}.pub").rename(moderator.public_key(name))
+    with pytest.raises(FedDigError, match="is not the key that the contract names for north"):
+        whole.control.register(moderator, whole.contract)
+    assert whole.everything_as_before()
+
+
+def test_an_unregistered_key_is_refused_and_logged(
+    whole: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stranger = make(tmp_path / "other").silo("south")
+    contract = replace(read_contract(stranger.contract), address=whole.contract.address)
+    write_contract(stranger.contract, contract)
+    stranger.ca.write_bytes(whole.folder.silo("south").ca.read_bytes())
+    monkeypatch.setattr(supervisor, "PATIENCE", 1.0)
+    monkeypatch.setattr(supervisor, "RETRY_SECONDS", 0.1)
+    with pytest.raises(FedDigError, match="refuses this silo's key") as raised:
+        supervise(stranger, threading.Event())
+    assert str(stranger.public_key) in str(raised.value)
+    assert "No SuperNode found with the given public key" in link_log(whole)
+    assert not running(stranger.path)
+    assert whole.everything_as_before()
+
+
+def test_without_a_key_nobody_gets_in(whole: Open, tmp_path: Path) -> None:
+    ca = str(whole.folder.moderator.ca)
+    said = a_node(SiloFolder(tmp_path), "--superlink", whole.contract.address, "--root-certificates", ca)
+    assert "All SuperNodes must be registered" in said
+    assert whole.everything_as_before()
+
+
+def test_without_tls_nobody_gets_in(whole: Open, tmp_path: Path) -> None:
+    said = a_node(SiloFolder(tmp_path), "--superlink", whole.contract.address, "--insecure")
+    assert "SuperNode ID" not in said
+    assert "Connection attempt failed" in said
+    assert whole.everything_as_before()
+
+
+def test_a_wrong_authority_is_told_at_once(whole: Open, tmp_path: Path) -> None:
+    write_certificate(tmp_path / "ca.crt", Authority.create("other").certificate)
+    with pytest.raises(FedDigError, match=r"is not the moderator that .*ca\.crt vouches for"):
+        reaches(whole.contract.address, tmp_path / "ca.crt")
+    options = ("--superlink", whole.contract.address, "--root-certificates", str(tmp_path / "ca.crt"))
+    said = a_node(SiloFolder(tmp_path), *options)
+    assert "CERTIFICATE_VERIFY_FAILED" in said
+    (tmp_path / "ca.crt").write_text("nonsense", encoding="utf-8")
+    with pytest.raises(FedDigError, match=r"ca\.crt: is no certificate"):
+        reaches(whole.contract.address, tmp_path / "ca.crt")
+    assert whole.everything_as_before()
+
+
+def test_another_hosts_certificate_is_told_at_once(whole: Open) -> None:
+    with pytest.raises(FedDigError, match="certificate is for another host"):
+        reaches(f"127.0.0.2:{_port(whole.folder)}", whole.folder.moderator.ca)
+
+
+def test_from_another_address_only_the_door_for_silos_is_open(whole: Open) -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # sends nothing: it only asks which address would be used
+        except OSError:
+            pytest.skip("this machine has no other address than its own")
+        address = probe.getsockname()[0]
+    if address.startswith("127."):
+        pytest.skip("this machine has no other address than its own")
+
+    def ask(host: str, path: str) -> bytes:
+        trust = ssl.create_default_context(cafile=str(whole.folder.moderator.ca))
+        trust.check_hostname = False
+        with (
+            socket.create_connection((host, int(_port(whole.folder))), 10) as plain,
+            trust.wrap_socket(plain) as secure,
+        ):
+            secure.sendall(f"POST {path} HTTP/1.0\r\nContent-Length: 0\r\n\r\n".encode())
+            return secure.recv(100).split(b"\r\n")[0]
+
+    assert b"403" in ask(address, "/v1/control/list-runs")
+    assert b"403" in ask(address, "/v1/runtime/acquire-task")
+    assert b"403" in ask(address, "/docs")
+    assert b"403" not in ask(address, "/v1/fleet/pull-messages")
+    assert b"404" in ask(address, "/v1/fleet/../control/list-runs")
+    assert b"403" not in ask("127.0.0.1", "/v1/control/list-runs")
+    assert "refused" in link_log(whole)
+
+
+def link_log(whole: Open) -> str:
+    return (whole.folder.moderator.logs / "superlink.log").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("client", "path", "status"),
+    [
+        (("127.0.0.1", 1), "/v1/control/start-run", 200),
+        (("::1", 1), "/v1/control/start-run", 200),
+        (("192.0.2.7", 1), "/v1/fleet/pull-messages", 200),
+        (("192.0.2.7", 1), "/v1/control/start-run", 403),
+        (("192.0.2.7", 1), "/v1/fleet/../control/start-run", 200),  # the app finds no such path
+        (("192.0.2.7", 1), "//v1/fleet/x", 403),
+        (("nonsense", 1), "/v1/runtime/x", 403),
+        (None, "/v1/control/start-run", 403),
+    ],
+)
+def test_the_gate(client: tuple[str, int] | None, path: str, status: int) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    told: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request"}
+
+    asyncio.run(Gate(app)({"type": "http", "path": path, "client": client}, receive, send))
+    assert told[0]["status"] == status
+
+
+def test_an_expired_certificate_is_told_at_once(tmp_path: Path) -> None:
+    folder = make(tmp_path / "federation")
+    authority = Authority.create("late")
+    key, certificate = authority.issue(["localhost", "127.0.0.1"], days=0)
+    folder.moderator.key.unlink()
+    write_key(folder.moderator.key, key)
+    write_certificate(folder.moderator.certificate, certificate)
+    for path in (folder.moderator.ca, folder.silo("north").ca):
+        write_certificate(path, authority.certificate)
+    contract = read_contract(folder.contract)
+    process = hosting._start_link(folder.moderator, contract)
+    try:
+        wait_for(lambda: _listens(int(_port(folder))), 30)
+        with pytest.raises(FedDigError, match="the moderator's certificate has expired"):
+            supervise(folder.silo("north"), threading.Event())
+        options = ("--superlink", contract.address, "--root-certificates", str(folder.silo("north").ca))
+        assert "certificate has expired" in a_node(folder.silo("south"), *options)
+    finally:
+        stop(process, folder.moderator.path, 3)
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), 1).close()
+    except OSError:
+        return False
+    return True
+
+
+def test_a_moderator_without_tls_is_refused_and_one_that_is_away_is_waited_for(tmp_path: Path) -> None:
+    write_certificate(tmp_path / "ca.crt", Authority.create("x").certificate)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def answer() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        port = listener.getsockname()[1]
+        with pytest.raises(FedDigError, match="does not speak TLS"):
+            reaches(f"127.0.0.1:{port}", tmp_path / "ca.crt")
+        thread.join()
+    assert reaches(f"127.0.0.1:{free_port()}", tmp_path / "ca.crt") is False
+
+
+def test_a_silos_folder_that_does_not_belong_together_is_refused(tmp_path: Path) -> None:
+    folder = make(tmp_path / "federation").silo("north")
+    check_folder(folder)
+    text = folder.silo_file.read_text(encoding="utf-8")
+    folder.silo_file.write_text(text.replace("silo = 0", "silo = 1"), encoding="utf-8")
+    with pytest.raises(FedDigError, match="silo 1 is not 'north'"):
+        check_folder(folder)
+    folder.silo_file.write_text(text, encoding="utf-8")
+    folder.key.unlink()
+    with pytest.raises(FedDigError, match="key: is missing"):
+        check_folder(folder)
+    write_silo_key(folder.key)
+    with pytest.raises(FedDigError, match="names for north"):
+        check_folder(folder)
+
+
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+
+def test_left_over_processes_of_this_party_alone_are_ended(tmp_path: Path) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "mine-too"
+    processes = []
+    for party in (mine, other):
+        party.mkdir()
+        processes.append(
+            subprocess.Popen(SLEEPER, env={**os.environ, MARK: str(party)}, start_new_session=True)
+        )
+    try:
+        wait_for(lambda: running(mine) and running(other), 10)
+        with hold(mine):
+            assert processes[0].wait(10) == -signal.SIGKILL
+            assert running(mine) == []
+            assert running(other) == [processes[1].pid]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_only_one_process_is_at_work_for_a_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feddig.flower.processes.LOCK_SECONDS", 0.3)
+    with hold(tmp_path), pytest.raises(FedDigError, match="another process is at work here"), hold(tmp_path):
+        pass
+    with hold(tmp_path):
+        pass
+
+
+def test_what_is_started_ends_with_us_even_when_we_are_killed(tmp_path: Path) -> None:
+    script = (
+        "import os, sys, time; from pathlib import Path; from feddig.flower.processes import start;"
+        f"start({SLEEPER!r}, Path('log'), {{**os.environ, {MARK!r}: os.getcwd()}});"
+        "time.sleep(600)"
+    )
+    us = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path)
+    try:
+        wait_for(lambda: running(tmp_path, "time.sleep"), 20)
+        child = running(tmp_path, "time.sleep")[0]
+    finally:
+        us.kill()
+        us.wait()
+    wait_for(lambda: not is_alive(child), 10)
+    end(running(tmp_path))
+
+
+@pytest.mark.slow
+def test_a_killed_node_comes_back_as_the_same_node(whole: Open) -> None:
+    folder = whole.folder.silo("south")
+    with command("silo", folder.path):
+        wait_for(lambda: whole.node(1)[1] == "online", 60)
+        number, (process,) = whole.node(1)[0], running(folder.path, "flower-supernode")
+        os.kill(process, signal.SIGKILL)
+        log = folder.logs / "supernode.log"
+        wait_for(lambda: log.read_text(encoding="utf-8").count("SuperNode ID:") == 2, 120)
+        assert "[code: 2004]" in log.read_text(encoding="utf-8"), "Flower did not refuse it for a while"
+        assert whole.node(1) == (number, "online")
+        assert running(folder.path, "flower-supernode") not in ([process], [])
+    wait_for(lambda: whole.node(1)[1] == "offline", 20)
+    assert running(folder.path) == []
+
+
+@pytest.mark.slow
+def test_a_federation_goes_on_after_each_of_its_processes_was_killed(tmp_path: Path) -> None:
+    folder = make(tmp_path / "federation")
+
+    def rounds() -> int:
+        path = folder.moderator.status
+        return int(json.loads(path.read_text(encoding="utf-8"))["round"]) if path.exists() else 0
+
+    def left() -> list[int]:
+        parties = [folder.moderator.path, *(folder.silo(name).path for name in NAMES)]
+        return [process for party in parties for process in running(party)]
+
+    def app() -> list[int]:
+        return running(folder.moderator.path, "flwr-serverapp")
+
+    # killed outright: everything that it started ends too, and the next one goes on at once
+    with command("up", folder.path) as first:
+        wait_for(lambda: rounds() >= 1, 120)
+        before = app()
+        first.kill()
+    done = rounds()
+    assert 1 <= done < 3
+    # told to stop: in good order
+    with command("up", folder.path) as second:
+        wait_for(lambda: app() not in ([], before), 90)
+        second.terminate()
+        _, said = second.communicate(timeout=40)
+    assert second.returncode == 130
+    assert "go on with `feddig federation up" in said
+    assert left() == []
+    assert rounds() >= done
+    # to the end, although the SuperLink is killed on the way
+    with command("up", folder.path) as third:
+        wait_for(app, 90)
+        (link,) = running(folder.moderator.path, "feddig.flower.superlink")
+        os.kill(link, signal.SIGKILL)
+        out, said = third.communicate(timeout=240)
+    assert third.returncode == 0, said
+    assert out.strip() == str(folder.moderator.run)
+    assert rounds() == 3
+    assert left() == []
