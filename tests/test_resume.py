@@ -170,7 +170,7 @@ def test_a_crash_at_any_point_loses_nothing(
 def test_the_points_above_are_all_there_are(
     tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It replaces files this often: 3 of its setting, metrics, 2 of classes, 3 digests, 4 states, 2 models, 2 reports."""
+    """It replaces files so often: 3 of its setting, metrics, 2 of classes, 3 digests, 4 states, 2 models, 2 reports."""
     replaced = []
     real = os.replace
     monkeypatch.setattr("os.replace", lambda part, path: replaced.append(Path(path).name) or real(part, path))
