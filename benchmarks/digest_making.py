@@ -1,12 +1,16 @@
 """How long it takes to make the paper's digests: 558,344 samples through encoder, mixing and noise.
 
 python benchmarks/digest_making.py --out benchmarks/results/digest_making.json
+python benchmarks/digest_making.py --mechanism discrete-gaussian --random system --drawn --repeats 3 \\
+    --out benchmarks/results/digest_making_sound.json
 """
 
 import argparse
 import json
+import os
 import platform
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +23,12 @@ from feddig.models.encoder import load_encoder
 from feddig.samples import ImageSource, RawSamples
 from feddig.settings import DigestSettings, PrivacySettings
 
+MECHANISMS = {
+    "paper-laplace": PrivacySettings(),
+    "discrete-laplace": PrivacySettings("discrete-laplace", 8.0, clip_bound=350.0),
+    "discrete-gaussian": PrivacySettings("discrete-gaussian", 8.0, delta=1e-6, clip_bound=350.0),
+}
+
 
 def main() -> None:
     """Time both parts, several times, and print a table."""
@@ -26,39 +36,49 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=IMAGES)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--mechanism", default="paper-laplace", choices=list(MECHANISMS))
     parser.add_argument("--random", default="seeded", choices=("seeded", "system"))
+    parser.add_argument("--drawn", action="store_true", help="draw features instead of encoding images")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     device = choose_device(options.device)
     images = draw_images(options.images)
     encoder = load_encoder("default", 1).to(device)
-    privacy = PrivacySettings(random=options.random)
+    privacy = replace(MECHANISMS[options.mechanism], random=options.random)
+    load_before = os.getloadavg()[0]
     rows = []
     for _ in range(options.repeats):
-        source = ImageSource(images, encoder, device)
+        source = ImageSource(images, None if options.drawn else encoder, device)
         started = time.perf_counter()
-        assert source.features is not None
+        features = _draw(len(images), device) if options.drawn else source.features
+        assert features is not None
         _wait(device)
-        encoded = time.perf_counter()
+        encoded, used = time.perf_counter(), time.process_time()
         count = 0
         for silo, part in enumerate(cut(len(images), SHARES)):
             samples = RawSamples(source, part)
-            assert samples.features is not None
             digest = make_digest(
-                silo, samples.features, samples.labels, CLASSES,
+                silo, features[samples.rows], samples.labels, CLASSES,
                 settings=DigestSettings(), privacy=privacy, encoder="",
             )  # fmt: skip
             count += len(digest)
         _wait(device)
-        done = time.perf_counter()
-        rows.append({"encode": encoded - started, "mix_and_noise": done - encoded, "all": done - started})
+        done, processor = time.perf_counter(), time.process_time() - used
+        # processor seconds of all cores together tell more where others use the machine as well
+        rows.append({"mix_and_noise": done - encoded, "mix_and_noise_processor": processor})
+        if not options.drawn:
+            rows[-1] |= {"encode": encoded - started, "all": done - started}
         parts = "  ".join(f"{name} {seconds:.2f} s" for name, seconds in rows[-1].items())
         print(f"{options.images:,} samples, {count:,} digests: {parts}", flush=True)
     result = {
         "format_version": 1,
         "command": "python benchmarks/digest_making.py",
         "images": options.images,
+        "mechanism": options.mechanism,
         "random": options.random,
+        "features": "drawn" if options.drawn else "encoded",
+        "threads": torch.get_num_threads(),
+        "load_before": load_before,
         "device": describe_device(device),
         "versions": {
             "torch": torch.__version__,
@@ -69,6 +89,11 @@ def main() -> None:
     }
     if options.out:
         options.out.write_text(json.dumps(result, indent=2) + "\n")
+
+
+def _draw(count: int, device: torch.device) -> torch.Tensor:
+    """Draw features of the size and, roughly, the length of encoded ones."""
+    return (torch.rand(count, 4, 8, 8, generator=torch.Generator().manual_seed(0)) * 45).to(device)
 
 
 def _wait(device: torch.device) -> None:
