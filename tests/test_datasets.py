@@ -21,6 +21,7 @@ from feddig.data import Dataset, dataset_from_arrays, load_dataset
 from feddig.data.bundled import CLASS_NAMES, load_fashion_mini
 from feddig.data.datasets import NAMES
 from feddig.errors import DataError, SettingError
+from feddig.samples import ImageSource, padded_shape
 
 BUNDLE = Path(str(files("feddig.data") / "fashion_mini"))
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
@@ -766,6 +767,42 @@ def test_images_smaller_than_eight_pixels_are_refused(shape: tuple[int, ...]) ->
 def test_images_of_eight_pixels_are_taken() -> None:
     dataset = from_arrays(x_train=np.zeros((6, 8, 8), np.uint8), x_test=np.zeros((3, 8, 8), np.uint8))
     assert dataset.train.pixels.shape == (6, 1, 8, 8)
+
+
+# --- tables
+
+
+def from_rows(rows: np.ndarray, **changed: np.ndarray) -> Dataset:
+    labels = np.arange(len(rows)) % 2
+    parts = {"x_train": rows, "y_train": labels, "x_test": rows, "y_test": labels}
+    return dataset_from_arrays(**(parts | changed))
+
+
+@pytest.mark.parametrize("columns", [1, 3, 8, 30])
+def test_a_row_of_a_table_is_an_image_one_pixel_high_that_is_not_padded(columns: int) -> None:
+    rows = np.random.default_rng(0).random((6, columns))
+    dataset = from_rows(rows)
+    assert dataset.train.pixels.shape == (6, 1, 1, columns)
+    assert padded_shape(dataset.train) == (1, 1, columns)
+    seen = ImageSource(dataset.train, None, torch.device("cpu")).images(torch.arange(6))
+    assert torch.equal(seen, torch.from_numpy(rows.astype(np.float32)).view(6, 1, 1, columns))
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"x_train": np.full((6, 4), 1.5)}, "x_train: row 0 has a value outside 0 to 1; scale each column"),
+        ({"x_test": np.full((6, 4), np.nan)}, "x_test: row 0 has a value that is not a finite number"),
+        ({"x_train": np.ones((6, 4), np.uint8)}, "x_train: the table holds uint8; scale each column"),
+        ({"x_train": np.zeros((6, 0))}, "x_train: holds no rows"),
+        ({"y_train": np.zeros(5, np.int64)}, "y_train: 5 labels, but 6 rows in tensors: x_train"),
+        ({"x_test": np.zeros((6, 3))}, "training images are 1 x 4 .*, but test images 1 x 3"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_refused(changed: dict[str, np.ndarray], words: str) -> None:
+    with pytest.raises(DataError, match=words) as error:
+        from_rows(np.zeros((6, 4)), **changed)
+    one_line(error)
 
 
 @pytest.mark.parametrize("part", ["train", "test"])

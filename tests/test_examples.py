@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from feddig import Dataset, Experiment, dataset_from_arrays
+from feddig import Dataset, Experiment, dataset_from_arrays, read_digest
 from feddig.digest import make_digest
 from feddig.evaluation import accuracy
 from feddig.experiment_file import experiment_from_table
@@ -292,9 +292,81 @@ def test_one_file_runs_by_itself(tmp_path: Path) -> None:
     assert end == f"in the end: FedAvg {fedavg[-1]} %, frozen {frozen[-1]} %, FedDig {feddig[-1]} %"
 
 
-@pytest.mark.parametrize("name", ["own_data", "own_network"])
-def test_own_data_and_own_network_run_by_themselves(name: str, tmp_path: Path) -> None:
-    said = re.search(r"test accuracy ([\d.]+) %, .* all results: (.+)", run_example(name, folder=tmp_path))
+def test_own_network_runs_by_itself(tmp_path: Path) -> None:
+    said = re.search(
+        r"test accuracy ([\d.]+) %, .* all results: (.+)", run_example("own_network", folder=tmp_path)
+    )
     assert said is not None
     assert float(said[1]) > 30
     assert (Path(said[2]) / "summary.json").is_file()
+
+
+def report_of(printed: str) -> str:
+    """Read the page that an example ends with."""
+    last = printed.splitlines()[-1]
+    assert last.startswith("report: ")
+    return Path(last.removeprefix("report: ")).read_text(encoding="utf-8")
+
+
+def accuracies(printed: str, pattern: str) -> list[float]:
+    found = [float(number) for number in re.findall(pattern, printed, flags=re.MULTILINE)]
+    assert all(0 <= number <= 100 for number in found)
+    return found
+
+
+def test_own_data_draws_a_folder_and_lets_the_silo_that_matters_leave(tmp_path: Path) -> None:
+    printed = run_example("own_data", "--rounds", "4", "--out", str(tmp_path / "results"), folder=tmp_path)
+    assert re.search(r"^images of each class: silo 0 \[\d+, \d+, \d+, \d+\] silo 1 ", printed)
+    rows = re.findall(r"^(\w+) +(stays|leaves) +[\d.]+$", printed, flags=re.MULTILINE)
+    assert rows == [("fedavg", "stays"), ("fedavg", "leaves"), ("frozen", "leaves"), ("feddig", "leaves")]
+    assert len(accuracies(printed, r"(?:stays|leaves) +([\d.]+)$")) == 4
+    assert len(list(tmp_path.rglob("images/*/*/*.png"))) == 600
+    present = np.loadtxt(tmp_path / "results" / "availability.csv", delimiter=",")
+    assert present.shape == (4, 4)
+    assert present.sum() == 14  # one silo is away for two rounds
+    assert "stripes" in report_of(printed)
+
+
+def test_own_data_takes_the_folder_that_it_is_given(tmp_path: Path) -> None:
+    images = load_example("own_data").draw_folder(tmp_path / "photos")
+    printed = run_example(
+        "own_data",
+        str(images),
+        "--rounds",
+        "2",
+        "--leaver",
+        "3",
+        "--out",
+        str(tmp_path / "results"),
+        folder=tmp_path,
+    )
+    assert f"{images}: test accuracy" in printed
+    assert "silo 3   at the end" in printed
+    present = np.loadtxt(tmp_path / "results" / "availability.csv", delimiter=",")
+    assert present.tolist() == [[1, 1], [1, 1], [1, 1], [1, 0]]
+
+
+def test_own_model_shows_a_misfit_and_trains_what_fits(tmp_path: Path) -> None:
+    printed = run_example("own_model", "--rounds", "3", "--out", str(tmp_path / "results"), folder=tmp_path)
+    assert printed.startswith(
+        "a misfit: model.guidance: gives (1, 16, 16) for a code of (3, 8, 8), but images are "
+    )
+    assert re.findall(r"^(\w+): test accuracy", printed, flags=re.MULTILINE) == ["fedavg", "feddig"]
+    assert len(accuracies(printed, r"test accuracy ([\d.]+) %")) == 2
+    assert "feddig" in report_of(printed)
+
+
+@pytest.mark.parametrize(("name", "rounds", "seeds"), [("breast-cancer", 12, 1), ("wine", 6, 2)])
+def test_tabular_runs_on_tables(name: str, rounds: int, seeds: int, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn", reason="scikit-learn, of the extra dev, is not there")
+    chosen = ("--set", name, "--rounds", str(rounds), "--seeds", str(seeds))
+    printed = run_example("tabular", *chosen, "--out", str(tmp_path / "results"), folder=tmp_path)
+    assert printed.startswith(f"{name}: test accuracy in percent after {rounds} rounds, {seeds} seed(s)")
+    first, *others = accuracies(printed, r"^(?:F|f).{25} +([\d.]+)")
+    assert len(others) == 3
+    if name == "breast-cancer":
+        assert first > 80  # FedAvg, where nobody leaves
+    assert printed.count("±") == (4 if seeds > 1 else 0)
+    digest = next((tmp_path / "results" / "feddig").rglob("silo-*.safetensors"))
+    assert read_digest(digest).features.shape[1:] == (16,)
+    assert "frozen" in report_of(printed)

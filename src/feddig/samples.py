@@ -70,7 +70,8 @@ class Samples:
 def padded_shape(images: Images) -> tuple[int, int, int]:
     """Give the shape of an image as the networks see it, after padding."""
     channels, height, width = images.pixels.shape[1:]
-    return channels, -(-height // SIDE) * SIDE, -(-width // SIDE) * SIDE
+    below, right = _missing(height, width)
+    return channels, height + below, width + right
 
 
 class ImageSource:
@@ -228,10 +229,14 @@ def _floats(pixels: Tensor) -> Tensor:
 
 
 def _pad(images: Tensor) -> Tensor:
-    height, width = images.shape[-2:]
-    below, right = -height % SIDE, -width % SIDE
+    below, right = _missing(*images.shape[-2:])
     edges = (right // 2, right - right // 2, below // 2, below - below // 2)
     return nn.functional.pad(images, edges) if any(edges) else images
+
+
+def _missing(height: int, width: int) -> tuple[int, int]:
+    """Count the rows and columns that padding adds: none to a row of a table, which no pool divides."""
+    return (0, 0) if height == 1 else (-height % SIDE, -width % SIDE)
 
 
 def _room(shape: tuple[int, ...], device: torch.device) -> Tensor:

@@ -19,13 +19,19 @@ def check_images(pixels: np.ndarray, labels: np.ndarray, *, pixels_at: str, labe
     if pixels.size == 0:
         raise DataError(f"{pixels_at}: holds no images; give at least one")
     checked = _check_pixels(_channels_first(pixels, pixels_at), pixels_at)
-    labels = _check_labels(labels, labels_at)
-    if len(labels) != len(pixels):
-        raise DataError(
-            f"{labels_at}: {len(labels)} labels, but {len(pixels)} images in {pixels_at}; "
-            "give exactly one label for each image"
-        )
-    return Images(checked, labels)
+    return Images(checked, _check_labels(labels, labels_at, len(pixels), f"images in {pixels_at}"))
+
+
+def check_rows(rows: np.ndarray, labels: np.ndarray, *, rows_at: str, labels_at: str) -> Images:
+    """Bring one part of a table into the same form: a row is an image one pixel high, its columns the pixels."""
+    if rows.size == 0:
+        raise DataError(f"{rows_at}: holds no rows; give at least one, of at least one column")
+    if rows.dtype.kind != "f":
+        raise DataError(f"{rows_at}: the table holds {rows.dtype}; scale each column to floats from 0 to 1")
+    images = rows[:, np.newaxis, np.newaxis]
+    _check_range(images, rows_at, "row", "scale each column by a range agreed on in public")
+    checked = convert(images, np.dtype(np.float32))
+    return Images(checked, _check_labels(labels, labels_at, len(rows), f"rows in {rows_at}"))
 
 
 def assemble(
@@ -72,29 +78,28 @@ def _check_pixels(pixels: np.ndarray, place: str) -> Pixels:
         return pixels
     if pixels.dtype.kind != "f":
         raise DataError(f"{place}: pixels are {pixels.dtype}; store uint8, or floats from 0 to 1")
-    _check_range(pixels, place)
+    _check_range(pixels, place, "image", "divide by 255 or store uint8")
     return convert(pixels, np.dtype(np.float32))
 
 
-def _check_range(pixels: np.ndarray, place: str) -> None:
+def _check_range(pixels: np.ndarray, place: str, one: str, remedy: str) -> None:
     step = max(1, _VALUES_AT_ONCE // pixels[0].size)
     for start in range(0, len(pixels), step):
         chunk = pixels[start : start + step]
         finite = np.isfinite(chunk).all(axis=(1, 2, 3))
         if not finite.all():
             raise DataError(
-                f"{place}: image {start + int(finite.argmin())} has a value that is not a finite number; "
-                "mend or remove that image"
+                f"{place}: {one} {start + int(finite.argmin())} has a value that is not a finite number; "
+                f"mend or remove that {one}"
             )
         inside = ((chunk >= 0) & (chunk <= 1)).all(axis=(1, 2, 3))
         if not inside.all():
             raise DataError(
-                f"{place}: image {start + int(inside.argmin())} has a value outside 0 to 1; "
-                "divide by 255 or store uint8"
+                f"{place}: {one} {start + int(inside.argmin())} has a value outside 0 to 1; {remedy}"
             )
 
 
-def _check_labels(labels: np.ndarray, place: str) -> np.ndarray:
+def _check_labels(labels: np.ndarray, place: str, count: int, of_what: str) -> np.ndarray:
     if labels.ndim != 1:
         raise DataError(f"{place}: labels have shape {list(labels.shape)}; store one list of numbers, [n]")
     whole = labels.dtype.kind in "iu"
@@ -109,6 +114,10 @@ def _check_labels(labels: np.ndarray, place: str) -> np.ndarray:
         first = int(fitting.argmin())
         raise DataError(
             f"{place}: label {first} is {labels[first]}; number the classes from 0, below {MOST_CLASSES:,}"
+        )
+    if len(labels) != count:
+        raise DataError(
+            f"{place}: {len(labels)} labels, but {count} {of_what}; give exactly one label for each"
         )
     # a copy, so that labels are an ordinary array even when they were memory-mapped
     return np.array(labels, dtype=np.int64)

@@ -7,7 +7,7 @@ import numpy as np
 
 from feddig.data.bundled import load_fashion_mini
 from feddig.data.catalogue import load_published
-from feddig.data.checks import assemble, check_images
+from feddig.data.checks import assemble, check_images, check_rows
 from feddig.data.folder import load_folder
 from feddig.data.idx import load_idx
 from feddig.data.images import Dataset, Images
@@ -70,16 +70,17 @@ def load_dataset(
 def dataset_from_arrays(
     x_train: object, y_train: object, x_test: object, y_test: object, *, name: str = "tensors"
 ) -> Dataset:
-    """Make a data set of numpy arrays or torch tensors that are at hand already."""
+    """Make a data set of numpy arrays or torch tensors that are at hand already.
 
-    def part(pixels: object, labels: object, suffix: str) -> Images:
-        pixels_at, labels_at = f"{name}: x_{suffix}", f"{name}: y_{suffix}"
-        return check_images(
-            _as_array(pixels, pixels_at),
-            _as_array(labels, labels_at),
-            pixels_at=pixels_at,
-            labels_at=labels_at,
-        )
+    A table, [n, columns] with floats from 0 to 1, goes to the networks as images of 1 x 1 x columns, never padded.
+    """
+
+    def part(values: object, labels: object, suffix: str) -> Images:
+        values_at, labels_at = f"{name}: x_{suffix}", f"{name}: y_{suffix}"
+        array, numbers = _as_array(values, values_at), _as_array(labels, labels_at)
+        if array.ndim == 2:
+            return check_rows(array, numbers, rows_at=values_at, labels_at=labels_at)
+        return check_images(array, numbers, pixels_at=values_at, labels_at=labels_at)
 
     return assemble(name, part(x_train, y_train, "train"), part(x_test, y_test, "test"), source=name)
 
