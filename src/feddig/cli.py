@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from feddig._version import __version__
+from feddig.cli_advise import advise_command
 from feddig.cli_audit import audit_command
 from feddig.cli_federation import federation_app
 from feddig.cli_ledger import LedgerFile, Recipient, check_ledger_options, ledger_app
@@ -61,6 +62,7 @@ app.add_typer(encoder_app, name="encoder")
 app.command("privacy")(privacy_command)
 app.command("report")(report_command)
 app.command("audit")(audit_command)
+app.command("advise")(advise_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,0 +1,204 @@
+"""`feddig advise`: try settings of digests on an experiment's own data, and say which meets given limits."""
+
+import json
+import math
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from feddig.errors import FedDigError
+from feddig.options import (
+    DataDir,
+    Device,
+    ExperimentFile,
+    Json,
+    Level,
+    LogLevel,
+    Overrides,
+    Quiet,
+    chosen_experiment,
+    listed,
+    show_log,
+    whole_number,
+)
+
+if TYPE_CHECKING:
+    from feddig.advice import Row, Setting
+
+MECHANISMS = ("none", "paper-laplace", "discrete-gaussian", "discrete-laplace")
+MIXINGS = ("random", "within-class")
+FULL = {
+    "samples_per_digest": "4,16,64",
+    "mixing": "random,within-class",
+    "mechanisms": ",".join(MECHANISMS),
+    "epsilons": "8,4,1",
+    "paper_epsilons": "0.005,0.0005",
+}
+SMALL = FULL | {
+    "samples_per_digest": "4,16",
+    "mechanisms": "none,paper-laplace,discrete-gaussian",
+    "epsilons": "8,1",
+    "paper_epsilons": "0.005",
+}
+"""The grid of --quick."""
+LARGEST_UNMIXED = 16
+
+
+def advise_command(
+    max_link_rate: Annotated[
+        float, typer.Option(min=0, max=1, help="Largest share of records that may be linked to their digest.")
+    ],
+    max_record_epsilon: Annotated[
+        float, typer.Option(min=0, help="Largest epsilon of a record, as accounted for; inf: any.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for the advice; finished settings in it are kept.")],
+    file: ExperimentFile = None,
+    overrides: Overrides = None,
+    min_accuracy: Annotated[
+        float | None,
+        typer.Option(min=0, max=100, help="Smallest test accuracy of the short run, in percent."),
+    ] = None,
+    samples_per_digest: Annotated[
+        str | None, typer.Option(help=f"Numbers, with commas between; {FULL['samples_per_digest']}.")
+    ] = None,
+    mixing: Annotated[str | None, typer.Option(help="Of random,within-class; both.")] = None,
+    mechanisms: Annotated[str | None, typer.Option(help=f"Of {FULL['mechanisms']}; all.")] = None,
+    epsilons: Annotated[
+        str | None, typer.Option(help=f"Record epsilons of the discrete mechanisms; {FULL['epsilons']}.")
+    ] = None,
+    paper_epsilons: Annotated[
+        str | None, typer.Option(help=f"Epsilons of paper-laplace; {FULL['paper_epsilons']}.")
+    ] = None,
+    clip_bound: Annotated[
+        float | None,
+        typer.Option(help="Public bound of the discrete mechanisms; the experiment's, else 350 (L2)."),
+    ] = None,
+    delta: Annotated[
+        float | None, typer.Option(help="Delta of discrete-gaussian; the experiment's, else 1e-6.")
+    ] = None,
+    algorithm: Annotated[
+        str, typer.Option(help="What learns in the short run: digests-only, or feddig.")
+    ] = "digests-only",
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds of the short run.")] = 5,
+    joint_steps: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Steps on digests in a round, for all SpD alike; the experiment's, else 50."
+        ),
+    ] = None,
+    silo: Annotated[
+        int | None, typer.Option(min=0, help="Whose digests are attacked; the one with most images.")
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="A small grid and smaller attacks.")] = False,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    log_level: Level = LogLevel.warning,
+) -> None:
+    """Try settings of digests: what they promise, what attacks find, what a model learns; recommend one."""
+    show_log(log_level)
+    _check_limits(max_link_rate, max_record_epsilon, min_accuracy)
+    _check_noise(clip_bound, delta)
+    chosen = SMALL if quick else FULL
+    sizes = [
+        _size(text)
+        for text in listed("--samples-per-digest", samples_per_digest or chosen["samples_per_digest"])
+    ]
+    mixings = listed("--mixing", mixing or chosen["mixing"], MIXINGS)
+    names = listed("--mechanisms", mechanisms or chosen["mechanisms"], MECHANISMS)
+    levels = _numbers("--epsilons", epsilons or chosen["epsilons"])
+    papers = _numbers("--paper-epsilons", paper_epsilons or chosen["paper_epsilons"])
+
+    from feddig.advice import Wanted, choose, explain
+    from feddig.advice_grid import Pace, lay_grid, pace_experiment
+    from feddig.advising import sweep
+    from feddig.privacy.audit.effort import Effort
+    from feddig.report.advice_files import write_advice
+    from feddig.report.advice_table import as_rich
+
+    shared = pace_experiment(
+        chosen_experiment(file, overrides, data_dir), Pace(algorithm, rounds, joint_steps, clip_bound, delta)
+    )
+    # whole minutes for each setting above that, and too few digests of so many samples to tell much
+    effort = Effort(largest_unmixed=LARGEST_UNMIXED)
+    console = Console(stderr=True, quiet=quiet)
+
+    def heard(number: int, total: int, setting: "Setting", outcome: "Row | str", left: float) -> None:
+        console.print(
+            f"{number:>3} of {total}  {setting}  {_spell(outcome)}  {left:.0f} s left",
+            markup=False, highlight=False, soft_wrap=True,
+        )  # fmt: skip
+
+    try:
+        swept = sweep(
+            shared,
+            lay_grid(sizes, mixings, names, levels, papers),
+            out,
+            effort=effort.quick() if quick else effort,
+            silo=silo,
+            device=device,
+            heard=heard,
+        )
+    except KeyboardInterrupt:
+        print(
+            f"\nfinished settings are kept: give the same command again to continue in {out}", file=sys.stderr
+        )
+        raise
+    if not swept.rows:
+        raise FedDigError(f"every setting failed; the first: {next(iter(swept.failures.values()))}")
+    wanted = Wanted(max_link_rate, max_record_epsilon, min_accuracy)
+    choice = choose(swept.rows, wanted)
+    advice = write_advice(out, swept.rows, swept.failures, swept.facts, choice, wanted)
+    if as_json:
+        print(json.dumps({"path": str(out), **advice}, indent=2, allow_nan=False))
+        return
+    # in a pipe there is no width to fit, and a cut table is of no use
+    Console(width=None if sys.stdout.isatty() else 180).print(as_rich(swept.rows, choice, wanted))
+    for name, why in swept.failures.items():
+        print(f"failed: {name}: {why}")
+    print("\n" + "\n".join(explain(choice, wanted, len(swept.rows))))
+    print("\n" + "\n".join(f"- {sentence}" for sentence in advice["caveats"]))
+    print(f"\nadvice  {out / 'advice.json'}")
+
+
+def _check_limits(*limits: float | None) -> None:
+    # typer's own limits let NaN pass, which compares false with everything
+    if any(limit is not None and math.isnan(limit) for limit in limits):
+        raise FedDigError("--max-link-rate, --max-record-epsilon and --min-accuracy must be numbers, not nan")
+
+
+def _check_noise(clip_bound: float | None, delta: float | None) -> None:
+    if clip_bound is not None and not 0 < clip_bound < math.inf:
+        raise FedDigError(f"--clip-bound: {clip_bound:g} is no finite number above 0")
+    if delta is not None and not 0 < delta < 1:
+        raise FedDigError(f"--delta: {delta:g} is not between 0 and 1")
+
+
+def _size(text: str) -> int:
+    number = whole_number("--samples-per-digest", text)
+    if not number:
+        raise FedDigError("--samples-per-digest: must be at least 1, not 0")
+    return number
+
+
+def _numbers(option: str, text: str) -> list[float]:
+    numbers = []
+    for each in listed(option, text):
+        try:
+            number = float(each)
+        except ValueError:
+            number = math.nan
+        if not 0 < number < math.inf:
+            raise FedDigError(f"{option}: {each!r} is no finite number above 0")
+        numbers.append(number)
+    return list(dict.fromkeys(numbers))
+
+
+def _spell(outcome: Any) -> str:
+    if isinstance(outcome, str):
+        return f"failed: {outcome}"
+    return f"linked {outcome.linked.share:.1%}, accuracy {outcome.accuracy:.1f} %"
