@@ -439,7 +439,7 @@ def test_json_of_a_comparison(give: Give, tiny: Path, tmp_path: Path) -> None:
         ("feddig", "none"),
     ]
     assert told["runs"][1]["summary"]["rounds"] == 2
-    files = ["curves-none.png", "fedavg", "feddig", "table.csv", "table.md"]
+    files = ["curves-none.png", "fedavg", "feddig", "report.html", "table.csv", "table.md"]
     assert sorted(path.name for path in (tmp_path / "mine").iterdir()) == files
 
 
@@ -447,7 +447,11 @@ def test_a_comparison_prints_a_table_and_where_to_look(give: Give, tiny: Path) -
     said = give("compare", tiny, "--algorithms", "fedavg", "--set", "training.rounds=2", "--out", "mine")
     assert said.code == 0
     assert "fedavg" in said.out
-    assert said.out.splitlines()[-2:] == ["picture  mine/curves-sequential.png", "results  mine"]
+    assert said.out.splitlines()[-3:] == [
+        "picture  mine/curves-sequential.png",
+        "page     mine/report.html",
+        "results  mine",
+    ]
     assert said.err.splitlines()[0] == "fedavg, sequential, seed 0: rounds 0 to 1"
     again = give("compare", tiny, "--algorithms", "fedavg", "--set", "training.rounds=2", "--out", "mine")
     assert again == Said(0, said.out, ""), "what is finished is not run again"
