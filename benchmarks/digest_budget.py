@@ -3,8 +3,8 @@
     python benchmarks/digest_budget.py --out benchmarks/results/digest_budget.json
 
 FedDig in the demo's setting, or on the set that --name names in first_results.py's; silos leave one after the other.
-A share of 1 is all digests; a smaller one sets moderator.digest_budget, and each pass draws that many anew, fairly over
-silos and classes. The seconds are those of the joint update alone, which is what the budget lightens.
+A share of 1 is all digests and runs first, which counts them; a smaller one sets moderator.digest_budget, and each
+pass draws that many anew, fairly over silos and classes. The seconds are those of the joint update alone, which is what the budget lightens.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = []
     for seed in map(int, options.seeds.split(",")):
         digests = 0
-        for share in map(float, options.shares.split(",")):
+        for share in sorted({1.0, *map(float, options.shares.split(","))}, reverse=True):
             budget = round(share * digests) if share < 1 else 0
             experiment = replace(base, seed=seed, moderator=replace(base.moderator, digest_budget=budget))
             out = options.work / (options.name or "demo") / f"seed-{seed}-share-{share}"

@@ -19,6 +19,7 @@ from paper_round import IMAGES, SHARES, Case, Federation, draw_images
 
 from feddig.data.images import Images
 from feddig.device import choose_device, describe_device
+from feddig.files import write_atomically
 from feddig.precision import choose_precision, prepare_device
 from feddig.record import ResultsFolder
 
@@ -64,10 +65,23 @@ def main() -> None:
     prepare_device(precision, device)
     images, case = draw_images(options.images), Case("feddig")
     tables: dict[str, list[dict[str, Any]]] = {"silos": [], "digests": [], "rounds": []}
+    result = {
+        "format_version": 1,
+        "command": "python benchmarks/growth.py",
+        "images": options.images,
+        "few_images": options.few_images,
+        "shares": list(SHARES),
+        "precision": precision,
+        "device": describe_device(device),
+        "versions": {"torch": torch.__version__, "python": platform.python_version()},
+        "tables": tables,
+    }
 
     def note(table: str, **row: Any) -> None:
         tables[table].append(row)
         print(table, "  ".join(f"{key} {_short(value)}" for key, value in row.items()), flush=True)
+        if options.out:
+            write_atomically(options.out, json.dumps(result, indent=2) + "\n")
 
     for count in (count for count in SILOS if count <= options.silos):
         _forget(device)
@@ -89,19 +103,6 @@ def main() -> None:
         seconds.append(federation.time_round()[0])
         if done in ROUNDS:
             note("rounds", rounds=done, seconds=statistics.median(seconds[-8:]), peak_gib=_peak(device))
-    result = {
-        "format_version": 1,
-        "command": "python benchmarks/growth.py",
-        "images": options.images,
-        "few_images": options.few_images,
-        "shares": list(SHARES),
-        "precision": precision,
-        "device": describe_device(device),
-        "versions": {"torch": torch.__version__, "python": platform.python_version()},
-        "tables": tables,
-    }
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=2) + "\n")
 
 
 def _forget(device: torch.device) -> None:

@@ -86,6 +86,7 @@ EVERY_KEY: dict[str, Any] = {
     "training.threads": 2,
     "moderator.recall": False,
     "moderator.joint": False,
+    "moderator.recall_epochs": 3,
     "moderator.joint_epochs": 2,
     "moderator.joint_steps": 5,
     "moderator.joint_lr": 0.1,

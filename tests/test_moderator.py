@@ -293,6 +293,28 @@ def test_a_joint_update_takes_as_long_as_it_is_told(settings: ModeratorSettings,
 
 
 @pytest.mark.parametrize(
+    ("local_epochs", "settings", "steps"),
+    [
+        (1, ModeratorSettings(), 3),
+        (2, ModeratorSettings(), 6),
+        (2, ModeratorSettings(recall_epochs=1), 3),
+        (1, ModeratorSettings(recall_epochs=4), 12),
+    ],
+)
+def test_a_recall_model_takes_as_long_as_it_is_told(
+    local_epochs: int, settings: ModeratorSettings, steps: int
+) -> None:
+    """Three digests, one a step; untold, as many passes as a silo makes over its data."""
+    moderator = paper_moderator(
+        training=replace(BY_ONES, local_epochs=local_epochs),
+        settings=settings,
+        digests=[digest_of(0, 1.0, 2.0, 3.0)],
+    )
+    (reply,) = moderator.recall(moderator.push(0), [])
+    assert reply.steps == steps
+
+
+@pytest.mark.parametrize(
     ("settings", "weight", "guidance"),
     [
         (ModeratorSettings(), 0.3, 0.1),

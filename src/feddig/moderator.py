@@ -111,7 +111,7 @@ class Moderator:
                 Trainee(lane.network, self._training.lr),
                 samples,
                 self._training,
-                effort=Effort(self._training.local_epochs),
+                effort=Effort(self._settings.recall_epochs or self._training.local_epochs),
                 stream=(self._seed, "recall", request.silo, request.round),
                 correction=self.algorithm.correction(request.weights, request.state),
                 recorder=lane.recorder,
