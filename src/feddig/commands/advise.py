@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from feddig.errors import FedDigError
-from feddig.options import (
+from feddig.commands.options import (
     DataDir,
     Device,
     ExperimentFile,
@@ -24,6 +23,7 @@ from feddig.options import (
     show_log,
     whole_number,
 )
+from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
     from feddig.advice import Row, Setting

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
+from feddig.commands.options import DataDir, Json, Level, LogLevel, Quiet, show_log
 from feddig.errors import FedDigError
-from feddig.options import DataDir, Json, Level, LogLevel, Quiet, show_log
 
 if TYPE_CHECKING:
     from feddig.privacy.audit.effort import Effort

@@ -1,7 +1,9 @@
 """What the commands share: their options, and how those are read."""
 
 import logging
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +14,10 @@ from feddig.errors import FedDigError, nearest
 
 if TYPE_CHECKING:
     from feddig.experiment import Experiment
+
+
+INTERRUPTED = 130
+"""The exit code after ctrl-c."""
 
 
 class LogLevel(StrEnum):
@@ -91,3 +97,14 @@ def show_log(level: LogLevel) -> None:
     handler.setFormatter(logging.Formatter("feddig: %(levelname)s: %(message)s"))
     log.addHandler(handler)
     log.setLevel(min(logging.INFO, logging.getLevelName(level.upper())))
+
+
+@contextmanager
+def hint(text: str, *, when: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Tell how to go on when a command is interrupted by hand."""
+    try:
+        yield
+    except (KeyboardInterrupt, typer.Abort):
+        if when():
+            print(f"\n{text}", file=sys.stderr)
+        sys.exit(INTERRUPTED)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from feddig.errors import FedDigError
-from feddig.options import (
+from feddig.commands.options import (
+    INTERRUPTED,
     DataDir,
     Json,
     Level,
@@ -21,13 +21,12 @@ from feddig.options import (
     listed,
     show_log,
 )
+from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
     from feddig.flower.contract import Contract
     from feddig.flower.federation_folder import ModeratorFolder
     from feddig.flower.rehearsal import Rehearsal
-
-INTERRUPTED = 130
 
 federation_app = typer.Typer(no_args_is_help=True, help="Set up, run and watch a real federation on Flower.")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from feddig.options import DataDir, ExperimentFile, Json, Overrides, chosen_experiment
+from feddig.commands.options import DataDir, ExperimentFile, Json, Overrides, chosen_experiment
 
 if TYPE_CHECKING:
     from feddig.experiment import Experiment

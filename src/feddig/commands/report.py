@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from feddig.options import Quiet
+from feddig.commands.options import Quiet
 
 
 def report_command(

@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from feddig.commands.options import Json, LogLevel, show_log
 from feddig.errors import FedDigError
-from feddig.options import Json, LogLevel, show_log
 
 if TYPE_CHECKING:
     from feddig.privacy.ledger_format import Entry

@@ -1,0 +1,92 @@
+"""`feddig compare`: a grid of algorithms, scenarios and seeds."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from feddig.commands.options import (
+    DataDir,
+    Device,
+    ExperimentFile,
+    Json,
+    Level,
+    LogLevel,
+    Overrides,
+    Quiet,
+    chosen_experiment,
+    hint,
+    listed,
+    show_log,
+    whole_number,
+)
+from feddig.errors import FedDigError
+
+
+def compare_command(
+    file: ExperimentFile = None,
+    overrides: Overrides = None,
+    algorithms: Annotated[str, typer.Option(help="Names, with commas between.")] = "fedavg,frozen,feddig",
+    scenarios: Annotated[str, typer.Option(help="Names, with commas between.")] = "sequential",
+    seeds: Annotated[str, typer.Option(help="Numbers, with commas between.")] = "0",
+    out: Annotated[Path, typer.Option(help="Folder of the comparison; finished runs in it are kept.")] = Path(
+        "results/compare"
+    ),
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    log_level: Level = LogLevel.warning,
+) -> None:
+    """Run a grid of algorithms, scenarios and seeds, and tabulate it."""
+    show_log(log_level)
+    from feddig.absence import SCENARIOS
+    from feddig.comparison import grid, run_grid
+    from feddig.outcome import write_page
+    from feddig.progress import choose_progress
+    from feddig.recipe import read_recipe
+    from feddig.report.comparison import write_comparison
+    from feddig.report.table import as_rich
+
+    names = listed("--algorithms", algorithms)
+    for name in names:
+        read_recipe(name)
+    places = listed("--scenarios", scenarios, SCENARIOS)
+    numbers = list(dict.fromkeys(whole_number("--seeds", text) for text in listed("--seeds", seeds)))
+    if "file" in places:
+        overrides = [*(overrides or []), "absence.scenario=file"]
+    cells = grid(chosen_experiment(file, overrides, data_dir), names, places, numbers, out)
+    console = Console(stderr=True)
+    with hint(f"finished runs are kept: give the same command again to continue in {out}"):
+        outcomes = run_grid(cells, device=device, progress=lambda: choose_progress(console, quiet=quiet))
+    summaries = [
+        (each.cell.experiment.algorithm.name, each.cell.experiment.absence.scenario, each.summary)
+        for each in outcomes
+    ]
+    lines, pictures = write_comparison(out, summaries, [each.cell.path for each in outcomes if each.summary])
+    page = write_page(out)
+    if as_json:
+        rows = [
+            {
+                "algorithm": each.cell.experiment.algorithm.name,
+                "scenario": each.cell.experiment.absence.scenario,
+                "seed": each.cell.experiment.seed,
+                "path": str(each.cell.path),
+                "failure": each.failure or None,
+                "summary": each.summary,
+            }
+            for each in outcomes
+        ]
+        print(json.dumps({"path": str(out), "runs": rows}, indent=2))
+    else:
+        # in a pipe there is no width to fit, and a cut table is of no use
+        Console(width=None if sys.stdout.isatty() else 120).print(as_rich(lines, str(out)))
+        print("\n".join(f"picture  {picture}" for picture in pictures))
+        print("" if page is None else f"page     {page}\n", end="")
+        print(f"results  {out}")
+    failures = [f"{each.cell.path}: {each.failure}" for each in outcomes if each.summary is None]
+    if failures:
+        raise FedDigError(f"{len(failures)} of {len(outcomes)} runs failed; the first: {failures[0]}")

@@ -1,0 +1,86 @@
+"""`feddig digest make|show`: the digest that a silo sends once."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from feddig.commands.ledger import LedgerFile, Recipient, check_ledger_options
+from feddig.commands.options import (
+    DataDir,
+    ExperimentFile,
+    Json,
+    Level,
+    LogLevel,
+    Overrides,
+    Quiet,
+    chosen_experiment,
+    show_log,
+)
+from feddig.errors import FedDigError
+
+digest_app = typer.Typer(no_args_is_help=True, help="Make a silo's digest, or show what is in one.")
+
+
+@digest_app.command("make")
+def digest_make(
+    file: ExperimentFile = None,
+    overrides: Overrides = None,
+    silo: Annotated[
+        int, typer.Option(min=0, help="Which silo: its share of the data, and the number it bears.")
+    ] = 0,
+    all_data: Annotated[
+        bool,
+        typer.Option("--all-data", help="The data set is this silo's own: digest all its training images."),
+    ] = False,
+    classes: Annotated[
+        int,
+        typer.Option(min=0, help="Number of classes in the federation, if this data does not show them all."),
+    ] = 0,
+    out: Annotated[Path, typer.Option(help="Digest file to write.")] = Path("digest.safetensors"),
+    ledger: LedgerFile = None,
+    recipient: Recipient = None,
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    log_level: Level = LogLevel.warning,
+) -> None:
+    """Make the digest that a silo sends once, with noise from the system's entropy (unless set to seeded)."""
+    show_log(log_level)
+    from feddig.digest import write_digest
+    from feddig.digest_making import digest_of_silo, note_release
+
+    check_ledger_options(ledger, recipient, out)
+    experiment = chosen_experiment(file, overrides, data_dir, {"privacy.random": "system"})
+    if out.exists():
+        raise FedDigError(
+            f"{out}: exists already; a second digest of the same data reveals more, so it is not replaced"
+        )
+    digest = digest_of_silo(experiment, silo, all_data=all_data, classes=classes)
+    if ledger is not None:
+        # first: a digest that left without a note would cost nothing
+        note_release(ledger, digest, experiment, recipient or "moderator")
+    write_digest(out, digest)
+    if not quiet or as_json:
+        _print_digest(out, as_json=as_json)
+
+
+@digest_app.command("show")
+def digest_show(
+    file: Annotated[Path, typer.Argument(help="Digest file.")],
+    as_json: Json = False,
+) -> None:
+    """Show what is in a digest, and what it promises."""
+    _print_digest(file, as_json=as_json)
+
+
+def _print_digest(path: Path, *, as_json: bool) -> None:
+    from feddig.digest_making import describe_digest
+
+    facts = describe_digest(path)
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    for name, value in facts.items():
+        print(f"{name.replace('_', ' '):<20} {value}")

@@ -1,0 +1,90 @@
+"""`feddig run`: one experiment, from its file or from where it stopped."""
+
+import json
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+
+from feddig.commands.options import (
+    DataDir,
+    Device,
+    ExperimentFile,
+    Json,
+    Level,
+    LogLevel,
+    Overrides,
+    Quiet,
+    chosen_experiment,
+    hint,
+    show_log,
+)
+from feddig.errors import FedDigError
+
+if TYPE_CHECKING:
+    from feddig.experiment import Experiment
+
+
+def run_command(
+    file: ExperimentFile = None,
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(help="New results folder; without it, one under results/.")
+    ] = None,
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with the run in this results folder, which knows its data.")
+    ] = None,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+    log_level: Level = LogLevel.warning,
+) -> None:
+    """Run one experiment."""
+    show_log(log_level)
+    from feddig.progress import choose_progress
+    from feddig.running import resume as resume_run
+    from feddig.running import run
+
+    progress = choose_progress(Console(stderr=True), quiet=quiet)
+    if resume is not None:
+        if file is not None or overrides or out is not None:
+            raise FedDigError(
+                "--resume takes neither a file nor --set nor --out: the folder has its own experiment.toml"
+            )
+        folder = resume
+        with _hint_at_resume(folder):
+            summary = resume_run(folder, device=device, progress=progress)
+    else:
+        experiment = chosen_experiment(file, overrides, data_dir)
+        folder = out or _fresh_folder(experiment)
+        with _hint_at_resume(folder):
+            summary = run(experiment, folder, device=device, progress=progress)
+    if as_json:
+        print(json.dumps({"path": str(folder), **summary}, indent=2))
+        return
+    _print_summary(summary, quiet=quiet)
+    print(folder)
+
+
+def _fresh_folder(experiment: "Experiment") -> Path:
+    name = f"{experiment.algorithm.name}-{experiment.absence.scenario}-seed-{experiment.seed}"
+    names = (Path("results", name if number == 1 else f"{name}-{number}") for number in range(1, 10_000))
+    return next(path for path in names if not path.exists())
+
+
+def _hint_at_resume(folder: Path) -> AbstractContextManager[None]:
+    begun = folder / "experiment.toml"
+    return hint(f"continue with: feddig run --resume {folder}", when=begun.exists)
+
+
+def _print_summary(summary: dict[str, Any], *, quiet: bool) -> None:
+    if quiet:
+        return
+    for name, value in summary["accuracy"].items():
+        if value is not None:
+            print(f"{name.replace('_', ' '):<14} {value:5.1f} %")
+    if summary["privacy"]:
+        print(f"{'privacy':<14} {summary['privacy']}")
