@@ -5,6 +5,7 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -272,9 +273,27 @@ def test_the_command_prints_json_goes_on_and_recommends(
     assert "1 of 1  SpD 4, random, none  linked" in shown
 
 
+def test_data_is_named_like_the_audits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An npz file of two classes, where the demo's set has ten."""
+    draw, arrays = np.random.default_rng(0), {}
+    for part, count in (("train", 600), ("test", 100)):
+        arrays[f"x_{part}"] = draw.integers(0, 256, (count, 28, 28), dtype=np.uint8)
+        arrays[f"y_{part}"] = np.arange(count) % 2
+    np.savez(tmp_path / "mine.npz", **arrays)
+    with pytest.raises(SystemExit) as ended:
+        main([
+            "advise", "--data", str(tmp_path / "mine.npz"), "--max-link-rate", "1", "--max-record-epsilon", "inf",
+            "--out", str(tmp_path / "out"), "--quick", "--samples-per-digest", "4", "--mixing", "random",
+            "--mechanisms", "none", "--rounds", "1", "--joint-steps", "1", "--set", "data.skew=100", "--json",
+        ])  # fmt: skip
+    assert ended.value.code == 0
+    assert json.loads(capsys.readouterr().out)["sweep"]["test_images"] == 100
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["--data", "no-such-set"], "--data: 'no-such-set' is no data set"),
         (["--max-link-rate", "2"], "2"),
         (["--max-link-rate", "nan"], "must be numbers"),
         (["--samples-per-digest", "0"], "must be at least 1"),

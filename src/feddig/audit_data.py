@@ -103,6 +103,23 @@ def load_images(option: str, text: str, data_dir: Path | None, silo: int = 0) ->
     return _some(images, np.arange(first, last + 1))
 
 
+def find_place(option: str, place: str, data_dir: Path | None) -> tuple[str, Path | None]:
+    """Tell what a place is in an experiment's words, data.name and data.path: a known set, a file or a folder."""
+    if place in NAMED:
+        return place, None
+    path = Path(place).expanduser()
+    if not path.exists() and data_dir is not None:
+        path = data_dir / path
+    if path.is_file() and path.suffix == ".npz":
+        return "npz", path
+    if path.is_dir():
+        return ("idx" if any(path.glob("*-ubyte*")) else "folder"), path
+    raise SettingError(
+        f"{option}: {place!r} is no data set, .npz file, folder or experiment's .toml; "
+        + nearest(place, [name for name in NAMES if name in NAMED])
+    )
+
+
 def load_guidance(path: Path, digest: Digest, image_shape: tuple[int, int, int]) -> nn.Module:
     """Load guidance.safetensors of a results folder; only the guidance producer that FedDig builds itself."""
     arrays, _ = read_tensors(path, "guidance")
@@ -118,19 +135,8 @@ def load_guidance(path: Path, digest: Digest, image_shape: tuple[int, int, int])
 
 
 def _load(option: str, place: str, data_dir: Path | None) -> Dataset:
-    if place in NAMED:
-        return load_dataset(place, data_dir=data_dir)
-    path = Path(place).expanduser()
-    if not path.exists() and data_dir is not None:
-        path = data_dir / path
-    if path.is_file() and path.suffix == ".npz":
-        return load_dataset("npz", path)
-    if path.is_dir():
-        return load_dataset("idx" if any(path.glob("*-ubyte*")) else "folder", path)
-    raise SettingError(
-        f"{option}: {place!r} is no data set, .npz file, folder or experiment's .toml; "
-        + nearest(place, [name for name in NAMES if name in NAMED])
-    )
+    name, path = find_place(option, place, data_dir)
+    return load_dataset(name, path, data_dir=data_dir)
 
 
 def _part(option: str, dataset: Dataset, part: str) -> Images:

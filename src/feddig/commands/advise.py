@@ -19,6 +19,7 @@ from feddig.commands.options import (
     Overrides,
     Quiet,
     chosen_experiment,
+    hint,
     listed,
     show_log,
     whole_number,
@@ -54,9 +55,15 @@ def advise_command(
     max_record_epsilon: Annotated[
         float, typer.Option(min=0, help="Largest epsilon of a record, as accounted for; inf: any.")
     ],
-    out: Annotated[Path, typer.Option(help="Folder for the advice; finished settings in it are kept.")],
     file: ExperimentFile = None,
     overrides: Overrides = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="A data set's name, an .npz file or a folder, instead of the experiment's."),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(help="Folder for the advice; finished settings in it are kept.")
+    ] = Path("results/advice"),
     min_accuracy: Annotated[
         float | None,
         typer.Option(min=0, max=100, help="Smallest test accuracy of the short run, in percent."),
@@ -120,6 +127,7 @@ def advise_command(
     from feddig.report.advice_files import write_advice
     from feddig.report.advice_table import as_rich
 
+    overrides = [*_data_settings(data, data_dir), *(overrides or [])]
     shared = pace_experiment(
         chosen_experiment(file, overrides, data_dir), Pace(algorithm, rounds, joint_steps, clip_bound, delta)
     )
@@ -133,7 +141,7 @@ def advise_command(
             markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
 
-    try:
+    with hint(f"finished settings are kept: give the same command again to continue in {out}"):
         swept = sweep(
             shared,
             lay_grid(sizes, mixings, names, levels, papers),
@@ -143,11 +151,6 @@ def advise_command(
             device=device,
             heard=heard,
         )
-    except KeyboardInterrupt:
-        print(
-            f"\nfinished settings are kept: give the same command again to continue in {out}", file=sys.stderr
-        )
-        raise
     if not swept.rows:
         raise FedDigError(f"every setting failed; the first: {next(iter(swept.failures.values()))}")
     wanted = Wanted(max_link_rate, max_record_epsilon, min_accuracy)
@@ -163,6 +166,15 @@ def advise_command(
     print("\n" + "\n".join(explain(choice, wanted, len(swept.rows))))
     print("\n" + "\n".join(f"- {sentence}" for sentence in advice["caveats"]))
     print(f"\nadvice  {out / 'advice.json'}")
+
+
+def _data_settings(data: str | None, data_dir: Path | None) -> list[str]:
+    if data is None:
+        return []
+    from feddig.audit_data import find_place
+
+    name, path = find_place("--data", data, data_dir)
+    return [f"data.name={name}", *([] if path is None else [f"data.path={path.absolute()}"])]
 
 
 def _check_limits(*limits: float | None) -> None:
