@@ -14,9 +14,10 @@ from feddig.errors import FedDigError
 from feddig.flower.contract import Contract, read_contract
 from feddig.flower.credentials import read_fingerprint
 from feddig.flower.federation_folder import SiloFolder
+from feddig.flower.holding import hold
 from feddig.flower.own_app import write_programs
 from feddig.flower.own_data import read_silo_file
-from feddig.flower.processes import find_program, free_port, hold, quoted, start, stop, surroundings
+from feddig.flower.processes import find_program, free_port, quoted, start, stop, surroundings
 from feddig.flower.reaching import reaches
 
 REFUSED = b"[code: 2004]"
