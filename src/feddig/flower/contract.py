@@ -25,6 +25,8 @@ DEADLINES = ("training", "digest")
 SILO = ("name", "fingerprint")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 HASH = re.compile(r"[0-9a-f]{64}")
+PATIENCE = 2
+"""A message is valid for so many times its deadline: a late reply is then seen, told of and dropped."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,11 @@ class Contract:
     def hash(self) -> str:
         """Names what was agreed to; it is the file's own SHA-256, which any tool can tell."""
         return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def longest_answer(self) -> float:
+        """Seconds after which nobody waits for an answer any more, whatever the question was."""
+        return PATIENCE * max(self.training_deadline, self.digest_deadline)
 
     def number(self, name: str) -> int:
         """Find a silo's number by its name."""
