@@ -19,6 +19,7 @@ from feddig.flower.own_app import write_programs
 from feddig.flower.own_data import read_silo_file
 from feddig.flower.processes import find_program, free_port, quoted, start, stop, surroundings
 from feddig.flower.reaching import reaches
+from feddig.flower.watchdog import Watchdog
 
 REFUSED = b"[code: 2004]"
 CONNECTED = b"SuperNode ID:"
@@ -102,9 +103,10 @@ def _run_node(folder: SiloFolder, contract: Contract, stopping: Event) -> int:
     environment["PATH"] = f"{folder.programs.resolve()}{os.pathsep}{environment['PATH']}"
     process = start(_command(folder, contract), _log_file(folder), environment)
     log.info("node started, process %d", process.pid)
+    watchdog = Watchdog(folder.path, contract.longest_answer)
     try:
         while not stopping.wait(0.2) and process.poll() is None:
-            pass
+            watchdog.look()
     finally:
         stop(process, folder.path, STOP_SECONDS)
     return process.returncode
