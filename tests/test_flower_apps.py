@@ -50,7 +50,7 @@ def run_with(monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, Any]], set[
     def run(values: dict[str, Any]) -> set[str]:
         config = Watched(values)
         server_app.main(None, SimpleNamespace(run_config=config))  # type: ignore[arg-type]
-        assert started.pop() == ("federation" if values["folder"] else "simulation")
+        assert started.pop() == ("federation" if values.get("folder") else "simulation")
         return config.read
 
     return run

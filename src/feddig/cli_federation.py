@@ -71,6 +71,9 @@ def federation_init(
     new_release: Annotated[
         bool, typer.Option("--new-release", help="Let a silo replace its digest; each one reveals more.")
     ] = False,
+    update_limit: Annotated[
+        float, typer.Option(min=0.001, help="Refuse updates longer than so many times the model.")
+    ] = 10.0,
     data_dir: DataDir = None,
     as_json: Json = False,
     log_level: Level = LogLevel.warning,
@@ -102,6 +105,7 @@ def federation_init(
         training_deadline=training_deadline,
         digest_deadline=digest_deadline,
         new_release=new_release,
+        update_limit=update_limit,
     )
     contract = initialise(folder, plan, rehearsal)
     if as_json:

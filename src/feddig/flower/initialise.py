@@ -11,6 +11,7 @@ from feddig.errors import FedDigError, SettingError
 from feddig.experiment import Experiment
 from feddig.files import write_atomically
 from feddig.flower.contract import (
+    UPDATE_LIMIT,
     Contract,
     Member,
     check_address,
@@ -49,6 +50,7 @@ class Plan:
     training_deadline: float = 600.0
     digest_deadline: float = 600.0
     new_release: bool = False
+    update_limit: float = UPDATE_LIMIT
 
     @property
     def address(self) -> str:
@@ -115,6 +117,7 @@ def _write(whole: FederationFolder, plan: Plan, rehearsal: Rehearsal | None) -> 
         digest_deadline=plan.digest_deadline,
         new_release=plan.new_release,
         address=plan.address,
+        update_limit=plan.update_limit,
     )
     authority = Authority.create(f"authority of {plan.name}"[:64], AUTHORITY_DAYS)
     whole.ca.mkdir(mode=0o700)

@@ -11,7 +11,7 @@ _AGREED = """
 
 (`sha256sum federation.toml`). {rounds} rounds of {algorithm}; {samples} samples in a digest, noise {mechanism}
 with epsilon {epsilon:g}. A silo that has not answered after {training:g} s of training, or {digest:g} s for its
-digest, counts as absent.
+digest, counts as absent; so does one whose update is longer than {update:g} times the model.
 """
 
 _MODERATOR = """# Run sheet of the moderator of {name}
@@ -99,4 +99,5 @@ def _agreed(contract: Contract) -> str:
         epsilon=experiment.privacy.epsilon,
         training=contract.training_deadline,
         digest=contract.digest_deadline,
+        update=contract.longest_update,
     )
