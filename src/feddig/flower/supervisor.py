@@ -12,7 +12,7 @@ from threading import Event
 
 from feddig.errors import FedDigError
 from feddig.flower.contract import Contract, read_contract
-from feddig.flower.credentials import read_fingerprint
+from feddig.flower.credentials import read_fingerprint, read_key_fingerprint
 from feddig.flower.federation_folder import SiloFolder
 from feddig.flower.holding import hold
 from feddig.flower.own_app import write_programs
@@ -41,13 +41,21 @@ def check_folder(folder: SiloFolder) -> Contract:
             f"{folder.silo_file}: silo {file.silo} is not {file.name!r} in {folder.contract.name}; "
             "copy both files again from the same federation"
         )
-    for path in (folder.key, folder.public_key, folder.ca):
+    for path in (folder.public_key, folder.ca):
         if not path.is_file():
             raise FedDigError(f"{path}: is missing; copy it again from whoever set the federation up")
+    if not folder.key.is_file():
+        raise FedDigError(
+            f"{folder.key}: is missing; put the key there that `feddig federation key` made, or that you were given"
+        )
     if read_fingerprint(folder.public_key) != contract.members[file.silo].fingerprint:
         raise FedDigError(
             f"{folder.public_key}: is not the key that {folder.contract.name} names for {file.name}; "
             "send it to the moderator, or copy the folder again"
+        )
+    if read_key_fingerprint(folder.key) != contract.members[file.silo].fingerprint:
+        raise FedDigError(
+            f"{folder.key}: does not belong to {folder.public_key.name}; put the key there that was made with it"
         )
     return contract
 
