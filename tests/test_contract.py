@@ -9,7 +9,7 @@ import pytest
 from feddig.errors import FedDigError
 from feddig.experiment_file import experiment_from_table
 from feddig.files import write_atomically
-from feddig.flower.contract import Contract, Member, read_contract, write_contract
+from feddig.flower.contract import UPDATE_LIMIT, Contract, Member, read_contract, write_contract
 
 KEYS = ("a" * 64, "b" * 64)
 
@@ -26,6 +26,7 @@ def a_contract(**changes: object) -> Contract:
         training_deadline=90.0,
         digest_deadline=30.5,
         address="moderator.example:9092",
+        update_limit=10.0,
     )
     return replace(contract, **changes)  # type: ignore[arg-type]
 
@@ -41,10 +42,28 @@ def test_a_contract_is_read_as_it_was_written(file: Path) -> None:
     assert read_contract(file) == a_contract()
 
 
-@pytest.mark.parametrize("changes", [{"encoder_hash": None}, {"new_release": True}, {"classes": ("a", "b")}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"encoder_hash": None},
+        {"new_release": True},
+        {"classes": ("a", "b")},
+        {"update_limit": None},
+        {"update_limit": 2.5},
+    ],
+)
 def test_what_may_be_left_out_or_changed_comes_back(tmp_path: Path, changes: dict[str, object]) -> None:
     write_contract(tmp_path / "c.toml", a_contract(**changes))
     assert read_contract(tmp_path / "c.toml") == a_contract(**changes)
+
+
+def test_a_contract_of_before_there_was_a_limit_keeps_its_hash_and_has_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "c.toml"
+    write_contract(file, a_contract(update_limit=None))
+    assert "update_limit" not in file.read_text(encoding="utf-8")
+    found = read_contract(file)
+    assert found.hash == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert found.longest_update == UPDATE_LIMIT
 
 
 def test_the_hash_is_that_of_the_file_and_tells_any_change(file: Path) -> None:
@@ -79,6 +98,8 @@ FAULTS = {
     'classes = ["a", "a"]': ("federation.classes: 'a' stands there twice", 'classes = ["sick", "so \\"so\\"", "well"]'),
     'encoder_hash = "cc"': ("federation.encoder_hash: 'cc' is not a SHA-256", f'encoder_hash = "{"c" * 64}"'),
     "new_release = 1": ("federation.new_release: 1 is not true or false", "new_release = false"),
+    "update_limit = 0": ("federation.update_limit: 0 is not a multiple of the model's", "update_limit = 10.0"),
+    "update_limit = inf": ("federation.update_limit: inf", "update_limit = 10.0"),
     "training = 0": ("deadlines.training: 0 is not a number of seconds above 0", "training = 90.0"),
     "training = inf": ("deadlines.training: inf", "training = 90.0"),
     'training = "x"': ("deadlines.training: 'x'", "training = 90.0"),

@@ -22,6 +22,7 @@ from feddig.experiment_file import read_experiment
 from feddig.flower.contract import read_contract
 from feddig.flower.deployed_silo import open_silo
 from feddig.flower.federation_folder import FederationFolder
+from feddig.flower.own_app import SILO_PROGRAM, write_programs
 from feddig.flower.processes import end, free_port, running
 from feddig.flower.status import Status, read_status
 from folders import rows
@@ -33,6 +34,7 @@ pytestmark = [
 
 SILOS = 2
 APP, NODE, LINK = "flwr-serverapp", "flower-supernode", "feddig.flower.superlink"
+HUNG = "time.sleep(600)"
 EXPERIMENT = """
 [data]
 name = "fashion-mini"
@@ -54,14 +56,16 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
 
 
-def init(path: Path, *settings: str, training_deadline: float = 60.0) -> FederationFolder:
+def init(
+    path: Path, *settings: str, training_deadline: float = 60.0, digest_deadline: float = 60.0
+) -> FederationFolder:
     """Write the folders of a small federation."""
     file = path.with_suffix(".toml")
     file.write_text(EXPERIMENT, encoding="utf-8")
     command = [
         sys.executable, "-m", "feddig", "federation", "init", path, "--silos", SILOS, "--experiment", file,
         "--rehearse", "fashion-mini", "--port", free_port(),
-        "--training-deadline", training_deadline, "--digest-deadline", 60,
+        "--training-deadline", training_deadline, "--digest-deadline", digest_deadline,
         *(part for setting in settings for part in ("--set", setting)),
     ]  # fmt: skip
     subprocess.run([str(part) for part in command], check=True, capture_output=True, timeout=60)
@@ -241,6 +245,35 @@ def test_a_silo_that_hangs_is_recalled_and_counted_again(tmp_path: Path) -> None
         for process in stopped:
             _send(process, signal.SIGCONT)
         until(folder, lambda: rounds_of(folder, 0)[-1] > missed)
+    check_nothing_was_lost(folder)
+
+
+HANGS = """#!/bin/sh
+exec {python} -c "import time; time.sleep(600)" feddig.flower.own_app "$@"
+"""
+
+
+@pytest.mark.slow
+def test_apps_that_hang_are_ended_and_do_not_pile_up(tmp_path: Path) -> None:
+    folder = init(tmp_path / "federation", training_deadline=25.0, digest_deadline=25.0)
+    silo = folder.silo("silo-0")
+    with up(folder):
+        until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
+        (silo.programs / SILO_PROGRAM).write_text(HANGS.format(python=sys.executable), encoding="utf-8")
+        seen: list[int] = []
+
+        def ended() -> bool:
+            seen.append(len(running(silo.path, HUNG)))
+            said = (silo.logs / "silo.log").read_text(encoding="utf-8")
+            return said.count("an app has not answered in 50 s") >= 4
+
+        until(folder, ended, seconds=300, pause=1.0)
+        # a question and a knock every two deadlines, for which each is at work two deadlines
+        assert max(seen) <= 5
+        missed = recalled_in(folder, 0)[-1]
+        write_programs(silo.programs)
+        until(folder, lambda: rounds_of(folder, 0)[-1] > missed)
+        until(folder, lambda: not running(silo.path, HUNG))
     check_nothing_was_lost(folder)
 
 

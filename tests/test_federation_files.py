@@ -302,7 +302,7 @@ def test_a_renewed_certificate_is_for_the_same_hosts_and_the_same_authority(
     assert "ca.key: is no key" in refused(capsys, "renew", whole.path)
 
 
-@pytest.mark.parametrize("command", ["init", "up", "moderator", "silo", "renew", "status"])
+@pytest.mark.parametrize("command", ["init", "key", "up", "moderator", "silo", "renew", "status"])
 def test_every_command_says_what_it_does(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["federation", command, "--help"])

@@ -21,7 +21,7 @@ from feddig.flower.client_app import _discretion
 from feddig.flower.contract import read_contract
 from feddig.flower.federation_folder import FederationFolder
 from feddig.flower.moderating import moderate_federation
-from feddig.flower.wire import pack_digest, pack_reply, read_request
+from feddig.flower.wire import pack_digest, pack_reply, read_digest_of, read_request
 from feddig.privacy.ledger import Ledger
 from feddig.report.results import read_result
 from federations import (
@@ -141,11 +141,24 @@ def changed(**changes: Callable[[Any], Any]) -> Callable[[Any, Any], RecordDict]
         lambda message, silo: Error(2, "an exception"),
         lambda message, silo: RecordDict(),
         changed(update=lambda reply: torch.full_like(reply.update, float("nan"))),
+        changed(update=lambda reply: torch.full_like(reply.update, 1e30)),
+        changed(update=lambda reply: 1e6 * reply.update),
         changed(update=lambda reply: reply.update[:-1]),
         changed(round=lambda reply: reply.round - 1),
         another_silos_number,
     ],
-    ids=["silent", "killed", "exception", "empty", "NaN", "wrong shape", "earlier round", "another's number"],
+    ids=[
+        "silent",
+        "killed",
+        "exception",
+        "empty",
+        "NaN",
+        "huge",
+        "large",
+        "wrong shape",
+        "earlier round",
+        "another's number",
+    ],
 )
 def test_without_a_valid_reply_a_silo_is_recalled_and_counted_again_when_it_is_back(
     make: Make, answer: Any
@@ -269,6 +282,17 @@ def test_a_corrupted_digest_is_refused_and_its_silo_does_not_train_before_it_has
     assert [row["present"] for row in rows(folder.moderator.run)] == [[0, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
     assert [row["recalled"] for row in rows(folder.moderator.run)] == [[]] * 4
     assert "silo 1, round 0: its digest is refused" in log_of(folder)
+
+
+def test_a_digest_of_huge_numbers_is_refused_and_the_others_go_on(make: Make) -> None:
+    folder = make()
+    grid = LocalGrid(folder, 3)
+    honest = read_digest_of(grid.silo(1).give_digest(), 1)
+    huge = replace(honest, features=honest.features * 1e30)
+    grid.faults.set(1, "query.digest", lambda message, silo: pack_digest(huge))
+    moderate(folder, grid)
+    assert [row["present"] for row in rows(folder.moderator.run)] == [[0, 2]] * 4
+    assert "silo 1, round 0: its digest is refused: its features reach" in log_of(folder)
 
 
 def test_a_digest_of_another_silo_is_refused(make: Make) -> None:
@@ -449,7 +473,9 @@ def test_a_run_goes_on_only_with_the_contract_it_was_begun_with(make: Make) -> N
     write_everywhere(folder, replace(contract, experiment=other))
     with pytest.raises(FedDigError, match="begun with another contract"):
         moderate(folder, LocalGrid(folder, 3))
-    write_everywhere(folder, replace(contract, training_deadline=9.0, address="elsewhere:9092"))
+    write_everywhere(
+        folder, replace(contract, training_deadline=9.0, address="elsewhere:9092", update_limit=99.0)
+    )
     assert moderate(folder, LocalGrid(folder, 3))["rounds"] == 4
 
 

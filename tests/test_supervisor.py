@@ -27,14 +27,13 @@ from feddig.flower.contract import Contract, read_contract, write_contract
 from feddig.flower.control import Control, connect, start_run, write_flower_config
 from feddig.flower.credentials import Authority, write_certificate, write_key, write_silo_key
 from feddig.flower.federation_folder import FederationFolder, ModeratorFolder, SiloFolder
+from feddig.flower.identity import is_alive
 from feddig.flower.initialise import Plan, initialise, planned
 from feddig.flower.processes import (
     MARK,
     end,
     find_program,
     free_port,
-    hold,
-    is_alive,
     running,
     start,
     stop,
@@ -416,34 +415,6 @@ def test_a_silos_folder_that_does_not_belong_together_is_refused(tmp_path: Path)
 
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
-
-
-def test_left_over_processes_of_this_party_alone_are_ended(tmp_path: Path) -> None:
-    mine, other = tmp_path / "mine", tmp_path / "mine-too"
-    processes = []
-    for party in (mine, other):
-        party.mkdir()
-        processes.append(
-            subprocess.Popen(SLEEPER, env={**os.environ, MARK: str(party)}, start_new_session=True)
-        )
-    try:
-        wait_for(lambda: running(mine) and running(other), 10)
-        with hold(mine):
-            assert processes[0].wait(10) == -signal.SIGKILL
-            assert running(mine) == []
-            assert running(other) == [processes[1].pid]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-
-
-def test_only_one_process_is_at_work_for_a_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feddig.flower.processes.LOCK_SECONDS", 0.3)
-    with hold(tmp_path), pytest.raises(FedDigError, match="another process is at work here"), hold(tmp_path):
-        pass
-    with hold(tmp_path):
-        pass
 
 
 def test_what_is_started_ends_with_us_even_when_we_are_killed(tmp_path: Path) -> None:

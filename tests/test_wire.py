@@ -126,6 +126,16 @@ def test_a_reply_that_is_not_sound_is_refused(content: RecordDict, reason: str) 
         read_reply(content, REQUEST)
 
 
+@pytest.mark.parametrize("value", [1e30, 1e15, 50.0])
+def test_an_update_far_longer_than_the_model_is_refused(value: float) -> None:
+    content = with_update(Array(np.full(SIZE, value, np.float32)))
+    with pytest.raises(WireError, match=r"long, more than 10 times the model's 1\.83|longer than any number"):
+        read_reply(content, REQUEST, 10.0)
+    assert read_reply(with_update(Array(np.full(SIZE, 5.0, np.float32))), REQUEST, 10.0).steps == 3
+    nothing = replace(REQUEST, weights=torch.zeros(SIZE))
+    assert read_reply(with_update(Array(np.full(SIZE, 0.3, np.float32))), nothing, 1.0).steps == 3
+
+
 def test_a_header_that_lies_about_its_shape_takes_no_memory() -> None:
     lying = GOOD.replace(b"(5,)", b"(9999999999,)".replace(b"9999999999,", b"5e9,"))
     with pytest.raises(WireError):
@@ -159,6 +169,12 @@ TERMS = Terms((4,), 2, FACTS)
 
 def test_a_digest_that_is_as_agreed_is_taken() -> None:
     assert read_digest_of(pack_digest(DIGEST), 2, TERMS).hash == DIGEST.hash
+
+
+def test_a_digest_of_huge_numbers_is_refused() -> None:
+    huge = replace(DIGEST, features=DIGEST.features * 1e30)
+    with pytest.raises(WireError, match=r"its features reach .*e\+\d+, more than 1e\+06"):
+        read_digest_of(pack_digest(huge), 2, TERMS)
 
 
 @pytest.mark.parametrize(

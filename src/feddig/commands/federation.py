@@ -1,6 +1,5 @@
-"""`feddig federation init|up|moderator|silo|renew|status`: a real federation on Flower, from its files to its end."""
+"""`feddig federation init|key|up|moderator|silo|renew|status`: a real federation on Flower, from files to end."""
 
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -9,104 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from feddig.commands.options import (
-    INTERRUPTED,
-    DataDir,
-    Json,
-    Level,
-    LogLevel,
-    Overrides,
-    Quiet,
-    chosen_experiment,
-    listed,
-    show_log,
+from feddig.commands.federation_setup import (
+    Whole,
+    federation_init,
+    federation_key,
+    federation_renew,
+    need_flower,
 )
+from feddig.commands.options import INTERRUPTED, Json, Level, LogLevel, Quiet, show_log
 from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
-    from feddig.flower.contract import Contract
     from feddig.flower.federation_folder import ModeratorFolder
-    from feddig.flower.rehearsal import Rehearsal
 
 federation_app = typer.Typer(no_args_is_help=True, help="Set up, run and watch a real federation on Flower.")
 
-Whole = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder.")]
-
-
-@federation_app.command("init")
-def federation_init(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New folder for all of it.")],
-    silos: Annotated[int | None, typer.Option(min=1, help="Number of silos; or give --names.")] = None,
-    names: Annotated[str | None, typer.Option(help="Names of the silos, with commas between.")] = None,
-    name: Annotated[str, typer.Option(help="Name of the federation.")] = "federation",
-    experiment: Annotated[
-        Path | None, typer.Option(help="What all agree to, as an experiment file; without it, the demo's.")
-    ] = None,
-    overrides: Overrides = None,
-    rehearse: Annotated[
-        str | None,
-        typer.Option(help="Deal this data set out to the silos, to try everything on one machine."),
-    ] = None,
-    classes: Annotated[
-        str | None,
-        typer.Option(help="Real data: names of the classes in their order, with commas between."),
-    ] = None,
-    image: Annotated[
-        str | None, typer.Option(help="Real data: an image's shape, as 1x28x28 (channels, height, width).")
-    ] = None,
-    host: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Host name or address of the moderator; the first is what silos use. May be repeated."
-        ),
-    ] = None,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the moderator.")] = 9092,
-    training_deadline: Annotated[
-        float, typer.Option(min=0.001, help="Seconds until a silo that has not trained counts as absent.")
-    ] = 600.0,
-    digest_deadline: Annotated[
-        float, typer.Option(min=0.001, help="Seconds until a silo that has sent no digest counts as absent.")
-    ] = 600.0,
-    new_release: Annotated[
-        bool, typer.Option("--new-release", help="Let a silo replace its digest; each one reveals more.")
-    ] = False,
-    data_dir: DataDir = None,
-    as_json: Json = False,
-    log_level: Level = LogLevel.warning,
-) -> None:
-    """Write all that a federation needs: contract, certificates, keys, configuration, a run sheet for each party."""
-    show_log(log_level)
-    _need_flower()
-    from feddig.flower.initialise import Plan, initialise, planned
-    from feddig.flower.rehearsal import Rehearsal
-
-    silo_names = _names(silos, names)
-    real = classes is not None or image is not None
-    if real and (rehearse is not None or classes is None or image is None):
-        raise FedDigError("--classes and --image: belong together, and not with --rehearse")
-    # a federation's silos really come and go; only a file may say that some are to be left out
-    changes = [*(["absence.scenario=none"] if experiment is None else []), *(overrides or [])]
-    changes += [f"data.name={rehearse}"] if rehearse is not None else []
-    defaults = {"privacy.random": "system" if real else "seeded"}
-    agreed = planned(chosen_experiment(experiment, changes, data_dir, defaults), silo_names)
-    rehearsal = None if real else Rehearsal.of(agreed)
-    plan = Plan(
-        name=name,
-        silos=silo_names,
-        experiment=agreed if rehearsal is None else rehearsal.experiment,
-        image_shape=_shape(image or "") if rehearsal is None else rehearsal.image_shape,
-        classes=tuple(listed("--classes", classes or "")) if rehearsal is None else rehearsal.classes,
-        hosts=tuple(host or ()),
-        port=port,
-        training_deadline=training_deadline,
-        digest_deadline=digest_deadline,
-        new_release=new_release,
-    )
-    contract = initialise(folder, plan, rehearsal)
-    if as_json:
-        print(json.dumps({"path": str(folder), "hash": contract.hash, "silos": list(silo_names)}, indent=2))
-    else:
-        print("\n".join(_next_steps(folder, contract, rehearsal)))
+federation_app.command("init")(federation_init)
+federation_app.command("key")(federation_key)
 
 
 @federation_app.command("up")
@@ -123,7 +41,7 @@ def federation_up(
 ) -> None:
     """Run moderator and silos on this machine, or go on after a stop or a crash, until all rounds are done."""
     show_log(log_level)
-    _need_flower()
+    need_flower()
     from feddig.flower.federation_folder import FederationFolder
     from feddig.flower.stopping import told_to_stop
     from feddig.flower.up import up
@@ -144,7 +62,7 @@ def federation_moderator(
 ) -> None:
     """Run the moderator on its own machine, in the foreground, until all rounds are done."""
     show_log(log_level)
-    _need_flower()
+    need_flower()
     from feddig.flower.federation_folder import ModeratorFolder
     from feddig.flower.hosting import host
     from feddig.flower.stopping import told_to_stop
@@ -161,7 +79,7 @@ def federation_silo(
 ) -> None:
     """Run a silo on its own machine, in the foreground: its node is started again whenever it ends."""
     show_log(log_level)
-    _need_flower()
+    need_flower()
     from feddig.flower.federation_folder import SiloFolder
     from feddig.flower.stopping import told_to_stop
     from feddig.flower.supervisor import supervise
@@ -171,19 +89,7 @@ def federation_silo(
     print("stopped; the digest stands in from now on, where the moderator holds it", file=sys.stderr)
 
 
-@federation_app.command("renew")
-def federation_renew(
-    folder: Whole,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="How long the new certificate is good.")] = 365,
-) -> None:
-    """Issue the moderator a new certificate, with the authority's key; the silos keep what they have."""
-    _need_flower()
-    from feddig.flower.federation_folder import FederationFolder
-    from feddig.flower.renewal import renew
-
-    whole = FederationFolder(folder)
-    until = renew(whole, days).not_valid_after_utc
-    print(f"{whole.moderator.certificate}: good until {until:%Y-%m-%d}; start the moderator again to use it")
+federation_app.command("renew")(federation_renew)
 
 
 @federation_app.command("status")
@@ -205,46 +111,6 @@ def federation_status(folder: Whole, as_json: Json = False) -> None:
     print(f"{status.content['federation']}: {status.content['state']}, the moderator {said}")
     print(f"{describe(status)}\nas of {status.content['updated']}")
     Console(width=None if sys.stdout.isatty() else 120).print(tabulate(status))
-
-
-def _need_flower() -> None:
-    if importlib.util.find_spec("flwr") is None:
-        raise FedDigError("a federation runs on Flower, which is not there; pip install 'feddig[flower]'")
-
-
-def _names(silos: int | None, names: str | None) -> tuple[str, ...]:
-    if names is None:
-        if silos is None:
-            raise FedDigError("--silos: say how many silos there are, or give their --names")
-        return tuple(f"silo-{number}" for number in range(silos))
-    given = listed("--names", names)
-    if silos not in (None, len(given)):
-        raise FedDigError(f"--names: {len(given)} different names, but --silos {silos}")
-    return tuple(given)
-
-
-def _shape(text: str) -> tuple[int, int, int]:
-    lengths = [int(part) for part in text.split("x") if part.isdecimal() and 0 < int(part) < 2**20]
-    if len(lengths) != 3 or len(text.split("x")) != 3:
-        raise FedDigError(f"--image: {text!r} is not a shape; write channels, height and width as 1x28x28")
-    channels, height, width = lengths
-    return channels, height, width
-
-
-def _next_steps(folder: Path, contract: "Contract", rehearsal: "Rehearsal | None") -> list[str]:
-    lines = [f"{folder}: {contract.name}, {len(contract.members)} silos, contract {contract.hash}"]
-    if rehearsal is not None:
-        data = contract.experiment.data.name
-        return [
-            *lines,
-            f"a rehearsal: the data set {data} is dealt out to the silos' folders (--classes and --image: real data)",
-            f"run it on this machine: feddig federation up {folder}",
-        ]
-    return [
-        *lines,
-        f"give moderator/ to the moderator and each folder in silos/ to its silo; keep {folder}/ca to yourself",
-        "each folder has a RUN-SHEET.md with the commands for its party",
-    ]
 
 
 def _moderator_of(folder: Path) -> "ModeratorFolder":

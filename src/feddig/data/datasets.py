@@ -8,7 +8,6 @@ import numpy as np
 from feddig.data.bundled import load_fashion_mini
 from feddig.data.catalogue import load_published
 from feddig.data.checks import assemble, check_images, check_rows
-from feddig.data.folder import load_folder
 from feddig.data.idx import load_idx
 from feddig.data.images import Dataset, Images
 from feddig.data.lazy import choose
@@ -21,12 +20,20 @@ __all__ = ["NAMES", "Dataset", "Images", "dataset_from_arrays", "load_dataset"]
 
 Loader = Callable[[Path | None, int, int], Dataset]
 
+
+def _load_folder(path: Path, seed: int, size: int) -> Dataset:
+    # a process that has arrays need not wait for what reads pictures
+    from feddig.data.folder import load_folder
+
+    return load_folder(path, seed=seed, image_size=size)
+
+
 # each takes the path, the seed and the image size, and uses what its source has a use for
 _LOADERS: dict[str, Loader] = {
     "fashion-mini": lambda path, seed, size: load_fashion_mini(),
     "idx": lambda path, seed, size: load_idx(_required(path, "idx")),
     "npz": lambda path, seed, size: load_npz(_required(path, "npz")),
-    "folder": lambda path, seed, size: load_folder(_required(path, "folder"), seed=seed, image_size=size),
+    "folder": lambda path, seed, size: _load_folder(_required(path, "folder"), seed, size),
 }
 _BUNDLED = ("fashion-mini",)
 

@@ -20,11 +20,15 @@ from feddig.experiment_file import experiment_from_table, spell_table, write_exp
 from feddig.files import check_version, write_atomically
 
 ADDRESS = "127.0.0.1:9092"
-FEDERATION = ("name", "address", "image_shape", "classes", "encoder_hash", "new_release")
+FEDERATION = ("name", "address", "image_shape", "classes", "encoder_hash", "new_release", "update_limit")
 DEADLINES = ("training", "digest")
 SILO = ("name", "fingerprint")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 HASH = re.compile(r"[0-9a-f]{64}")
+UPDATE_LIMIT = 10.0
+"""Training moves a model by less than its own length in a round; what goes so much further was not trained."""
+PATIENCE = 2
+"""A message is valid for so many times its deadline: a late reply is then seen, told of and dropped."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class Contract:
     """Whether a silo may replace its digest by another; each one reveals more."""
     address: str = ADDRESS
     """Host and port at which silos find the moderator."""
+    update_limit: float | None = None
+    """An update that is longer than so many times the model is refused; None: the default, not in the file."""
 
     def __post_init__(self) -> None:
         """Check what must hold between the parts, wherever they come from."""
@@ -82,6 +88,7 @@ class Contract:
             "classes": self.classes,
             "encoder_hash": self.encoder_hash,
             "new_release": self.new_release,
+            "update_limit": self.update_limit,
         }
         deadlines = {"training": self.training_deadline, "digest": self.digest_deadline}
         tables: list[tuple[str, Mapping[str, Any]]] = [
@@ -96,6 +103,16 @@ class Contract:
     def hash(self) -> str:
         """Names what was agreed to; it is the file's own SHA-256, which any tool can tell."""
         return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def longest_answer(self) -> float:
+        """Seconds after which nobody waits for an answer any more, whatever the question was."""
+        return PATIENCE * max(self.training_deadline, self.digest_deadline)
+
+    @property
+    def longest_update(self) -> float:
+        """How many times the model's length an update may have."""
+        return UPDATE_LIMIT if self.update_limit is None else self.update_limit
 
     def number(self, name: str) -> int:
         """Find a silo's number by its name."""
@@ -162,10 +179,13 @@ def _contract(table: dict[str, Any], folder: Path) -> Contract:
         encoder_hash=_hash(federation, "federation", "encoder_hash")
         if "encoder_hash" in federation
         else None,
-        training_deadline=_seconds(deadlines, "training"),
-        digest_deadline=_seconds(deadlines, "digest"),
+        training_deadline=_positive(deadlines, "deadlines", "training", "number of seconds"),
+        digest_deadline=_positive(deadlines, "deadlines", "digest", "number of seconds"),
         new_release=_flag(federation.get("new_release", False)),
         address=check_address("federation.address", _text(federation, "federation", "address")),
+        update_limit=_positive(federation, "federation", "update_limit", "multiple of the model's length")
+        if "update_limit" in federation
+        else None,
     )
 
 
@@ -231,10 +251,10 @@ def _classes(value: object) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _seconds(table: Mapping[str, Any], key: str) -> float:
+def _positive(table: Mapping[str, Any], where: str, key: str, what: str) -> float:
     value = table.get(key)
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
-        raise SettingError(f"deadlines.{key}: {value!r} is not a number of seconds above 0")
+        raise SettingError(f"{where}.{key}: {value!r} is not a {what} above 0")
     return float(value)
 
 

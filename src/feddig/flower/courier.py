@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from feddig.flower.contract import PATIENCE
+
 log = logging.getLogger("feddig")
 
 WHO = "query.silo"
 POLL_SECONDS = 0.05
 LONGEST_PAUSE = 0.5
-PATIENCE = 2
-"""A message is valid for so many times its deadline: a late reply is then seen, told of and dropped."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,9 @@ class Courier:
     def __init__(self, grid: Grid, write: Callable[..., Message] = Message) -> None:
         self._grid, self._write = grid, write
         self._unanswered: dict[str, _Unanswered] = {}
+        """Messages to which a reply may still come, to be told of and dropped."""
+        self._owed: set[str] = set()
+        """Those of them with which a silo may still be busy."""
         self._knocks: dict[str, _Unanswered] = {}
 
     def ask(
@@ -60,6 +63,7 @@ class Courier:
         for name, silo in senders.items():
             log.warning("silo %d, round %d: no reply to %s in %g s", silo, round, kind, deadline)
             self._unanswered[name] = _Unanswered(silo, round, sent + PATIENCE * deadline)
+            self._owed.add(name)
         return found
 
     def _collect(self, waiting: dict[str, int], round: int, until: float) -> dict[int, RecordDict]:
@@ -67,10 +71,12 @@ class Courier:
         found: dict[int, RecordDict] = {}
         pause = POLL_SECONDS
         while waiting:
-            for reply in self._grid.pull_messages(list(waiting)):
+            # late ones too: before the next round Flower may have thrown them away
+            for reply in self._grid.pull_messages([*waiting, *self._unanswered]):
                 # an error tells in whose place it was sent only by the message that it answers
                 silo = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if silo is None:
+                    self._drop(reply)
                     continue
                 if reply.has_error():
                     log.warning("silo %d, round %d: %s", silo, round, reply.error.reason or "failed")
@@ -94,27 +100,46 @@ class Courier:
 
     def drop_late(self) -> None:
         """Take in replies that came after their round's deadline, tell of them, and drop them."""
-        for reply, late in self._pull_late(self._unanswered):
-            if not reply.has_error():
-                log.warning("silo %d: its reply of round %d came late and is dropped", late.silo, late.round)
-        for reply, late in self._pull_late(self._knocks):
-            if not reply.has_error():
-                self.forget(late.silo)
+        for reply in self._grid.pull_messages(list(self._unanswered)) if self._unanswered else ():
+            self._drop(reply)
+        for name, late in _expired(self._unanswered).items():
+            log.warning("silo %d: a reply of round %d can no longer come", late.silo, late.round)
+            self._release(name)
+        for reply in self._grid.pull_messages(list(self._knocks)) if self._knocks else ():
+            knock = self._knocks.pop(reply.metadata.reply_to_message_id, None)
+            if knock is not None and not reply.has_error():
+                self.forget(knock.silo)
+        for name in _expired(self._knocks):
+            del self._knocks[name]
 
-    def _pull_late(self, waiting: dict[str, _Unanswered]) -> list[tuple[Message, _Unanswered]]:
-        """Pull what has come for these messages, and wait no more for it, nor for what is no longer valid."""
-        for name in [name for name, one in waiting.items() if time.monotonic() > one.until]:
-            del waiting[name]
-        found = self._grid.pull_messages(list(waiting)) if waiting else []
-        named = [(reply, waiting.pop(reply.metadata.reply_to_message_id, None)) for reply in found]
-        return [(reply, late) for reply, late in named if late is not None]
+    def _drop(self, reply: Message) -> None:
+        """Tell of a reply that came late, or of what came in its place, and wait no more for it."""
+        name = reply.metadata.reply_to_message_id
+        late = self._unanswered.get(name)
+        if late is None:
+            return
+        if reply.has_error():
+            reason = reply.error.reason or "failed"
+            log.warning("silo %d: its reply of round %d is given up: %s", late.silo, late.round, reason)
+        else:
+            log.warning("silo %d: its reply of round %d came late and is dropped", late.silo, late.round)
+        self._release(name)
+
+    def _release(self, name: str) -> None:
+        del self._unanswered[name]
+        self._owed.discard(name)
 
     def owes(self, silo: int) -> bool:
         """Tell whether this silo may still be busy with a message of before: asking more would only queue up."""
-        return any(one.silo == silo for one in self._unanswered.values())
+        return any(self._unanswered[name].silo == silo for name in self._owed)
 
     def forget(self, silo: int) -> None:
-        """Wait no more for this silo: it was started anew, or lives and is free."""
-        for waiting in (self._unanswered, self._knocks):
-            for name in [name for name, one in waiting.items() if one.silo == silo]:
-                del waiting[name]
+        """Count this silo as free: it was started anew, or lives. What still comes from it is late as before."""
+        self._owed -= {name for name in self._owed if self._unanswered[name].silo == silo}
+        for name in [name for name, one in self._knocks.items() if one.silo == silo]:
+            del self._knocks[name]
+
+
+def _expired(waiting: Mapping[str, _Unanswered]) -> dict[str, _Unanswered]:
+    """Give those to which no reply can come any more."""
+    return {name: one for name, one in waiting.items() if time.monotonic() > one.until}

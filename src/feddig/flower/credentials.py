@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
@@ -79,16 +80,27 @@ def read_fingerprint(path: Path) -> str:
     return fingerprint(read_public_key(path))
 
 
+def read_key_fingerprint(path: Path) -> str:
+    """Read a silo's private key file and give the fingerprint of its public half."""
+    try:
+        key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise FedDigError(f"{path}: is no private key ({error}); put the silo's own back") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise FedDigError(f"{path}: is not an elliptic key on P-384; make one with `feddig federation key`")
+    return fingerprint(key.public_key())
+
+
 def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
     """Read a silo's public key file."""
     try:
         key = serialization.load_ssh_public_key(path.read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise FedDigError(
-            f"{path}: is no public key ({error}); make one with `feddig federation init`"
+            f"{path}: is no public key ({error}); make one with `feddig federation key`"
         ) from None
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, CURVE):
-        raise FedDigError(f"{path}: is not an elliptic key on P-384; make one with `feddig federation init`")
+        raise FedDigError(f"{path}: is not an elliptic key on P-384; make one with `feddig federation key`")
     return key
 
 

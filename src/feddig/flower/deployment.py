@@ -121,7 +121,7 @@ class DeploymentEngine:
         if packed:
             round = requests[0].round
             contents = self._ask(packed, "train", round, self._contract.training_deadline)
-            replies = read_replies(contents, asked)
+            replies = read_replies(contents, asked, self._contract.longest_update)
         self._tell("joint")
         return replies
 

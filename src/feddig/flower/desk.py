@@ -47,9 +47,14 @@ class Desk:
     test: RawSamples | None
 
     def inputs(self) -> dict[str, str]:
-        """Name by hash what a run is made from; where silos find the moderator, and how long it waits, may change."""
+        """Name by hash what a run is made from; where the moderator is, and how patient it is, may change."""
         lasting = replace(
-            self.contract, address=ADDRESS, training_deadline=1.0, digest_deadline=1.0, new_release=False
+            self.contract,
+            address=ADDRESS,
+            training_deadline=1.0,
+            digest_deadline=1.0,
+            new_release=False,
+            update_limit=None,
         )
         return {"contract": lasting.hash}
 

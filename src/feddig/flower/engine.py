@@ -1,6 +1,7 @@
 """An engine that reaches the silos through Flower's grid: no valid reply by the deadline means absent."""
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -112,13 +113,15 @@ class GridEngine:
         return self._nodes
 
 
-def read_replies(contents: Mapping[int, RecordDict], asked: Mapping[int, Request]) -> list[Reply]:
+def read_replies(
+    contents: Mapping[int, RecordDict], asked: Mapping[int, Request], limit: float = math.inf
+) -> list[Reply]:
     """Read the replies to these requests, in the silos' order; one that is not sound does not count."""
     replies = []
     for silo, content in sorted(contents.items()):
         request = asked[silo]
         try:
-            reply = read_reply(content, request)
+            reply = read_reply(content, request, limit)
         except WireError as error:
             log.warning("silo %d, round %d: its reply is refused: %s", silo, request.round, error)
             continue

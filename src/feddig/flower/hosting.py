@@ -14,7 +14,8 @@ from feddig.errors import FedDigError
 from feddig.flower.contract import Contract, read_contract
 from feddig.flower.control import Control, NoAnswerError, connect, own_address, start_run, write_flower_config
 from feddig.flower.federation_folder import ModeratorFolder
-from feddig.flower.processes import end, hold, running, start, stop, surroundings
+from feddig.flower.holding import hold
+from feddig.flower.processes import end, start, started_by_us, stop, surroundings
 from feddig.flower.reaching import reaches
 from feddig.flower.status import APP, read_status
 
@@ -43,7 +44,7 @@ def host(folder: ModeratorFolder, stopping: Event) -> bool:
             except NoAnswerError as error:
                 stopping.wait(failures.note(str(error)))
             finally:
-                end(running(folder.path, APP), STOP_SECONDS)
+                end(started_by_us(folder.path, APP), STOP_SECONDS)
                 stop(link, folder.path, STOP_SECONDS)
         return is_finished(folder)
 
@@ -153,7 +154,7 @@ def _watch(
     while not stopping.wait(POLL_SECONDS):
         if link.poll() is not None:
             return "the SuperLink ended"
-        if running(folder.path, APP):
+        if started_by_us(folder.path, APP):
             seen, waited = True, 0.0
             continue
         # asking is for when there is no process to be seen: before it starts, after it ended, or without /proc

@@ -11,6 +11,7 @@ from feddig.errors import FedDigError, SettingError
 from feddig.experiment import Experiment
 from feddig.files import write_atomically
 from feddig.flower.contract import (
+    UPDATE_LIMIT,
     Contract,
     Member,
     check_address,
@@ -18,7 +19,13 @@ from feddig.flower.contract import (
     named_files,
     write_contract,
 )
-from feddig.flower.credentials import Authority, write_certificate, write_key, write_silo_key
+from feddig.flower.credentials import (
+    Authority,
+    read_fingerprint,
+    write_certificate,
+    write_key,
+    write_silo_key,
+)
 from feddig.flower.federation_folder import FederationFolder, ModeratorFolder, SiloFolder
 from feddig.flower.flower_app import write_app
 from feddig.flower.own_data import write_silo_file
@@ -49,6 +56,9 @@ class Plan:
     training_deadline: float = 600.0
     digest_deadline: float = 600.0
     new_release: bool = False
+    update_limit: float = UPDATE_LIMIT
+    keys: Path | None = None
+    """Folder with the public keys that the silos made themselves, NAME.pub each; None: key pairs are made here."""
 
     @property
     def address(self) -> str:
@@ -103,7 +113,7 @@ def _write(whole: FederationFolder, plan: Plan, rehearsal: Rehearsal | None) -> 
     for folder in silos:
         folder.released.mkdir(parents=True)
         folder.path.chmod(0o700)
-    members = tuple(Member(silo.name, write_silo_key(silo.key)) for silo in silos)
+    members = tuple(Member(silo.name, _settle_key(silo, plan.keys)) for silo in silos)
     contract = Contract(
         name=plan.name,
         members=members,
@@ -115,6 +125,7 @@ def _write(whole: FederationFolder, plan: Plan, rehearsal: Rehearsal | None) -> 
         digest_deadline=plan.digest_deadline,
         new_release=plan.new_release,
         address=plan.address,
+        update_limit=plan.update_limit,
     )
     authority = Authority.create(f"authority of {plan.name}"[:64], AUTHORITY_DAYS)
     whole.ca.mkdir(mode=0o700)
@@ -127,6 +138,16 @@ def _write(whole: FederationFolder, plan: Plan, rehearsal: Rehearsal | None) -> 
     if rehearsal is not None:
         rehearsal.write_test_set(whole.moderator.test_set)
     return contract
+
+
+def _settle_key(silo: SiloFolder, keys: Path | None) -> str:
+    """Put a silo's key into its folder, and give the fingerprint: a new pair, or the public half that it sent."""
+    if keys is None:
+        return write_silo_key(silo.key)
+    sent = keys / f"{silo.name}.pub"
+    found = read_fingerprint(sent)
+    shutil.copyfile(sent, silo.public_key)
+    return found
 
 
 def _encoder_hash(plan: Plan) -> str | None:
@@ -182,7 +203,7 @@ def _write_silo(
         validation=VALIDATION if rehearsal is None else None,
     )
     _write_agreement(folder.path, contract)
-    write_atomically(folder.run_sheet, silo_sheet(contract, number, folder.ledger.name, __version__))
+    write_atomically(folder.run_sheet, silo_sheet(contract, number, folder, __version__))
 
 
 def planned(experiment: Experiment, silos: Sequence[str]) -> Experiment:

@@ -5,6 +5,7 @@ that a node starts for an app stand in a folder of the silo's own, first in its 
 `feddig.flower.client_app` and leaves the app that was sent unread; the others refuse.
 """
 
+import argparse
 import shlex
 import sys
 from pathlib import Path
@@ -34,11 +35,20 @@ def write_programs(folder: Path) -> None:
 
 
 def main() -> None:
-    """Be Flower's program for silos, with our own app in place of the one that was sent."""
-    from flwr.supernode.cli.flwr_clientapp import flwr_clientapp
+    """Be Flower's program for silos, with our own app in place of the one that was sent.
+
+    It is started for every message. Flower's own command would import the whole SuperNode with its database first.
+    """
+    from flwr.common.args import add_args_flwr_app_common, try_obtain_flwr_app_token
+    from flwr.supercore.tls import validate_and_resolve_root_certificates
     from flwr.supernode.runtime import run_clientapp
 
     from feddig.flower.client_app import app
+
+    parser = argparse.ArgumentParser(prog=SILO_PROGRAM, description="Answer one message of the moderator's.")
+    parser.add_argument("--runtime-api-address", required=True, help="Address of this silo's own node.")
+    add_args_flwr_app_common(parser)
+    given = parser.parse_args()
 
     def load_ours(**_: Any) -> Any:
         return lambda *_: app
@@ -48,7 +58,15 @@ def main() -> None:
 
     flowers: Any = run_clientapp
     flowers.get_load_client_app_fn, flowers.install_from_fab = load_ours, unpack_nothing
-    flwr_clientapp()
+    run_clientapp.run_clientapp(
+        runtime_api_address=given.runtime_api_address,
+        token=try_obtain_flwr_app_token(given),
+        insecure=given.insecure,
+        certificates=validate_and_resolve_root_certificates(given.root_certificates, given.insecure),
+        parent_pid=given.parent_pid,
+        # what runs here is what the silo has installed
+        runtime_dependency_install=False,
+    )
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 Flower's programs start further ones, some in sessions of their own, and not all of these end with their parents.
 So everything that is started for a party bears that party's folder in its environment, which children inherit and
-nobody else has: by it left-over processes are found, and only those of this party.
+nobody else has: by it left-over processes are found, and only those of this party. It also bears the names of those
+who started it, eldest first: whoever stops ends what descends from itself, and never its successor.
 """
 
 import os
@@ -12,21 +13,17 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from feddig.errors import FedDigError
 from feddig.flower import leash
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from feddig.flower.identity import PROC, identity, lives, number
 
 MARK = "FEDDIG_PARTY"
 """The environment variable that holds the folder of the party for which a process runs."""
-PROC = Path("/proc")
+LINEAGE = "FEDDIG_STARTED_BY"
+"""The environment variable that names the processes which a process descends from, eldest first."""
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -34,7 +31,7 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 """Nothing is reported to anybody, and nothing is downloaded."""
-LOCK_SECONDS, POLL_SECONDS = 20.0, 0.1
+POLL_SECONDS, KILL_SECONDS = 0.1, 5.0
 
 
 def find_program(name: str) -> str:
@@ -53,6 +50,7 @@ def surroundings(party: Path, flower_home: Path) -> dict[str, str]:
         **os.environ,
         **QUIET,
         MARK: str(party.resolve()),
+        LINEAGE: f"{os.environ.get(LINEAGE, '')} {identity(os.getpid())}".strip(),
         "FLWR_HOME": str(flower_home.resolve()),
         # Flower's programs start each other by name
         "PATH": programs,
@@ -77,51 +75,72 @@ def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> 
 
 def running(party: Path, program: str = "") -> list[int]:
     """List the processes that run for a party, other than this one; only those of one program, if it is named."""
-    mark = f"{MARK}={party.resolve()}".encode()
     found = []
     for process in PROC.glob("[0-9]*"):
         try:
-            if mark not in (process / "environ").read_bytes().split(b"\0"):
-                continue
-            if program.encode() in (process / "cmdline").read_bytes() and int(process.name) != os.getpid():
+            marked = _environment(int(process.name)).get(MARK) == str(party.resolve())
+            if marked and program.encode() in (process / "cmdline").read_bytes():
                 found.append(int(process.name))
         except OSError:
             continue  # it ended meanwhile, or is somebody else's
-    return found
+    return [process for process in found if process != os.getpid()]
+
+
+def started_by_us(party: Path, program: str = "") -> list[int]:
+    """List of those processes the ones that descend from this one, and not from another at work for the same party."""
+    us = identity(os.getpid())
+    return [process for process in running(party, program) if us in lineage(process)]
+
+
+def left_over(party: Path) -> list[int]:
+    """List the processes of a party that nobody is in charge of: whoever started them has ended."""
+    return [process for process in running(party) if is_orphan(process)]
+
+
+def is_orphan(process: int) -> bool:
+    """Tell whether nobody who runs has started this process."""
+    return not any(lives(starter) for starter in lineage(process)[-1:])
+
+
+def lineage(process: int) -> list[str]:
+    """Name the processes that a process descends from, eldest first; empty where nobody of ours started it."""
+    try:
+        return _environment(process).get(LINEAGE, "").split()
+    except OSError:
+        return []
+
+
+def _environment(process: int) -> dict[str, str]:
+    entries = (PROC / str(process) / "environ").read_bytes().decode(errors="surrogateescape").split("\0")
+    return {name: value for name, equals, value in (entry.partition("=") for entry in entries) if equals}
 
 
 def end(processes: Iterable[int], patience: float = 0.0) -> None:
     """End processes: politely while patience lasts, then for certain."""
-    left = list(processes)
-    for number in (signal.SIGTERM, signal.SIGKILL) if patience else (signal.SIGKILL,):
-        for process in left:
-            try:
-                os.kill(process, number)
-            except ProcessLookupError:
-                continue
-        until = time.monotonic() + (patience or 5.0)
+    # by name: a number may meanwhile be somebody else's
+    left = [name for name in map(identity, processes) if name]
+    for signals in (
+        ((signal.SIGCONT, signal.SIGTERM), (signal.SIGKILL,)) if patience else ((signal.SIGKILL,),)
+    ):
+        for name in left:
+            for one in signals:
+                _send(name, one)
+        until = time.monotonic() + (patience if signal.SIGTERM in signals else KILL_SECONDS)
         while left and time.monotonic() < until:
-            left = [process for process in left if is_alive(process)]
+            left = [name for name in left if lives(name)]
             time.sleep(POLL_SECONDS if left else 0)
 
 
-def is_alive(process: int) -> bool:
-    """Tell whether a process runs; one that ended and was not yet noticed by its parent does not."""
+def _send(name: str, one: signal.Signals) -> None:
     try:
-        # after the name, which may hold anything, stands the state
-        return (PROC / str(process) / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        if PROC.is_dir():
-            return False
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
+        if lives(name):
+            os.kill(number(name), one)
+    except ProcessLookupError:
+        return
 
 
 def stop(process: subprocess.Popen[bytes], party: Path, patience: float) -> None:
-    """Stop a program that we started, and everything that was started for the same party."""
+    """Stop a program that we started, and everything that was started with it for the same party."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -129,27 +148,7 @@ def stop(process: subprocess.Popen[bytes], party: Path, patience: float) -> None
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-    end(running(party))
-
-
-@contextmanager
-def hold(party: Path) -> Iterator[None]:
-    """Be the only process at work for a party while this lasts, and end what an earlier one left behind."""
-    with (party / "lock").open("a") as stream:
-        until = time.monotonic() + LOCK_SECONDS
-        while fcntl is not None:
-            try:
-                fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                # an earlier one whose parent was killed takes some seconds to end
-                if time.monotonic() > until:
-                    raise FedDigError(
-                        f"{party}: another process is at work here; end it, or wait for it"
-                    ) from None
-                time.sleep(POLL_SECONDS)
-        end(running(party))
-        yield
+    end(started_by_us(party))
 
 
 def free_port() -> int:

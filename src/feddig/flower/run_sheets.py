@@ -1,6 +1,7 @@
 """Run sheets: for each party one page with the exact commands, written into its folder."""
 
 from feddig.flower.contract import Contract
+from feddig.flower.federation_folder import SiloFolder
 
 _AGREED = """
 ## What was agreed
@@ -11,7 +12,7 @@ _AGREED = """
 
 (`sha256sum federation.toml`). {rounds} rounds of {algorithm}; {samples} samples in a digest, noise {mechanism}
 with epsilon {epsilon:g}. A silo that has not answered after {training:g} s of training, or {digest:g} s for its
-digest, counts as absent.
+digest, counts as absent; so does one whose update is longer than {update:g} times the model.
 """
 
 _MODERATOR = """# Run sheet of the moderator of {name}
@@ -43,8 +44,7 @@ among them, so it deserves the same protection as `run/`. If you have test image
 _SILO = """# Run sheet of silo {silo}, {member}, in {name}
 
 1. Install the same release as the others: `pip install "feddig[flower]=={version}"`.
-2. Put this folder on the machine that holds your images. `key` proves that you are {member}: it goes to nobody, and
-   whoever made it for you removes their copy.
+2. Put this folder on the machine that holds your images. {key}
 3. Read `federation.toml`, and compare its hash with the one below over another channel than the one it came by.
 4. Say in `silo.toml` where your images are: a folder with a folder of images per class, an .npz file with x_train,
    y_train, x_test and y_test, or a folder of IDX files. Images must be {shape} (channels, height, width). Classes,
@@ -63,6 +63,11 @@ Keep `released/`: without it a new digest would have to be made, which reveals m
 The node runs the FedDig that you installed, whatever app its moderator sends.
 """
 
+_OWN_KEY = """Copy into it the `key` that you made with `feddig federation
+   key`; it proves that you are {member}, never left you, and goes to nobody."""
+_GIVEN_KEY = """`key` proves that you are {member}: it goes to nobody, and
+   whoever made it for you removes their copy."""
+
 
 def moderator_sheet(contract: Contract, version: str) -> str:
     """Write the moderator's page."""
@@ -73,16 +78,18 @@ def moderator_sheet(contract: Contract, version: str) -> str:
     return page + _agreed(contract)
 
 
-def silo_sheet(contract: Contract, silo: int, ledger: str, version: str) -> str:
+def silo_sheet(contract: Contract, silo: int, folder: SiloFolder, version: str) -> str:
     """Write a silo's page."""
+    key, member = _GIVEN_KEY if folder.key.exists() else _OWN_KEY, contract.members[silo].name
     page = _SILO.format(
         name=contract.name,
         silo=silo,
-        member=contract.members[silo].name,
+        member=member,
+        key=key.format(member=member),
         address=contract.address,
         shape=" x ".join(map(str, contract.image_shape)),
         classes=", ".join(contract.classes),
-        ledger=ledger,
+        ledger=folder.ledger.name,
         version=version,
     )
     return page + _agreed(contract)
@@ -99,4 +106,5 @@ def _agreed(contract: Contract) -> str:
         epsilon=experiment.privacy.epsilon,
         training=contract.training_deadline,
         digest=contract.digest_deadline,
+        update=contract.longest_update,
     )

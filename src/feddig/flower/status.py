@@ -11,7 +11,8 @@ from rich.table import Table
 from feddig.errors import FileFormatError
 from feddig.files import check_version
 from feddig.flower.federation_folder import ModeratorFolder
-from feddig.flower.processes import is_alive, running
+from feddig.flower.identity import is_alive
+from feddig.flower.processes import running
 
 FINISHED = "finished"
 KEYS = ("federation", "pid", "state", "round", "rounds", "accuracy", "accuracy_of", "updated", "silos")

@@ -12,12 +12,14 @@ from threading import Event
 
 from feddig.errors import FedDigError
 from feddig.flower.contract import Contract, read_contract
-from feddig.flower.credentials import read_fingerprint
+from feddig.flower.credentials import read_fingerprint, read_key_fingerprint
 from feddig.flower.federation_folder import SiloFolder
+from feddig.flower.holding import hold
 from feddig.flower.own_app import write_programs
 from feddig.flower.own_data import read_silo_file
-from feddig.flower.processes import find_program, free_port, hold, quoted, start, stop, surroundings
+from feddig.flower.processes import find_program, free_port, quoted, start, stop, surroundings
 from feddig.flower.reaching import reaches
+from feddig.flower.watchdog import Watchdog
 
 REFUSED = b"[code: 2004]"
 CONNECTED = b"SuperNode ID:"
@@ -39,13 +41,21 @@ def check_folder(folder: SiloFolder) -> Contract:
             f"{folder.silo_file}: silo {file.silo} is not {file.name!r} in {folder.contract.name}; "
             "copy both files again from the same federation"
         )
-    for path in (folder.key, folder.public_key, folder.ca):
+    for path in (folder.public_key, folder.ca):
         if not path.is_file():
             raise FedDigError(f"{path}: is missing; copy it again from whoever set the federation up")
+    if not folder.key.is_file():
+        raise FedDigError(
+            f"{folder.key}: is missing; put the key there that `feddig federation key` made, or that you were given"
+        )
     if read_fingerprint(folder.public_key) != contract.members[file.silo].fingerprint:
         raise FedDigError(
             f"{folder.public_key}: is not the key that {folder.contract.name} names for {file.name}; "
             "send it to the moderator, or copy the folder again"
+        )
+    if read_key_fingerprint(folder.key) != contract.members[file.silo].fingerprint:
+        raise FedDigError(
+            f"{folder.key}: does not belong to {folder.public_key.name}; put the key there that was made with it"
         )
     return contract
 
@@ -101,9 +111,10 @@ def _run_node(folder: SiloFolder, contract: Contract, stopping: Event) -> int:
     environment["PATH"] = f"{folder.programs.resolve()}{os.pathsep}{environment['PATH']}"
     process = start(_command(folder, contract), _log_file(folder), environment)
     log.info("node started, process %d", process.pid)
+    watchdog = Watchdog(folder.path, contract.longest_answer)
     try:
         while not stopping.wait(0.2) and process.poll() is None:
-            pass
+            watchdog.look()
     finally:
         stop(process, folder.path, STOP_SECONDS)
     return process.returncode

@@ -12,8 +12,9 @@ from threading import Event
 from feddig.errors import FedDigError
 from feddig.flower.contract import read_contract
 from feddig.flower.federation_folder import FederationFolder
+from feddig.flower.holding import hold
 from feddig.flower.hosting import check_folder, is_finished
-from feddig.flower.processes import end, hold, running, start, surroundings
+from feddig.flower.processes import end, start, started_by_us, surroundings
 from feddig.flower.status import Status, read_status
 from feddig.flower.supervisor import check_folder as check_silo_folder
 
@@ -151,4 +152,4 @@ def _stop(parties: list[Party]) -> None:
         except subprocess.TimeoutExpired:
             party.process.kill()
             party.process.wait()
-        end(running(party.folder))
+        end(started_by_us(party.folder))

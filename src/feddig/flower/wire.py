@@ -24,6 +24,8 @@ from feddig.messages import Reply, Request
 NUMPY = "numpy.ndarray"
 TYPES = ("float32", "float64", "int64")
 LARGEST_DIGEST = 2**31
+LARGEST_FEATURE = 1e6
+"""Codes of images are below a hundred, and noise above this would drown them: training on it would only overflow."""
 LONGEST_HEADER = 256
 
 
@@ -114,8 +116,11 @@ def pack_reply(reply: Reply) -> RecordDict:
     )
 
 
-def read_reply(content: RecordDict, request: Request) -> Reply:
-    """Read the answer to a request; one of another silo or round, or with numbers that make no sense, is refused."""
+def read_reply(content: RecordDict, request: Request, limit: float = math.inf) -> Reply:
+    """Read the answer to a request; one of another silo or round, or with numbers that make no sense, is refused.
+
+    So is an update that is longer than `limit` times the model that was sent.
+    """
     _check_sender(content, request.silo, request.round)
     values = {name: _number(content, name) for name in ("steps", "samples", "loss", "seconds")}
     steps, samples = int(values["steps"]), int(values["samples"])
@@ -125,6 +130,10 @@ def read_reply(content: RecordDict, request: Request) -> Reply:
     if not math.isfinite(float(update.norm())):
         # finite numbers, but together they would not leave a finite model
         raise WireError("its update is longer than any number can say")
+    # a model that begins near nothing must be able to leave it
+    length, model = float(update.norm()), max(1.0, float(request.weights.norm()))
+    if length > limit * model:
+        raise WireError(f"its update is {length:.3g} long, more than {limit:g} times the model's {model:.3g}")
     return Reply(request.silo, request.round, update, steps, samples, values["loss"], values["seconds"])
 
 
@@ -186,6 +195,9 @@ def _check_terms(digest: Digest, terms: Terms) -> None:
             f"it has features of {list(shape)} and {classes} classes, "
             f"not {list(terms.feature_shape)} and {terms.classes} as the contract says"
         )
+    largest = float(digest.features.abs().max())
+    if largest > LARGEST_FEATURE:
+        raise WireError(f"its features reach {largest:.3g}, more than {LARGEST_FEATURE:g}")
     for name, wanted in terms.facts.items():
         if digest.facts.get(name) != wanted:
             raise WireError(f"its {name} is {digest.facts.get(name)!r}, not {wanted!r} as the contract says")

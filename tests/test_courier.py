@@ -1,0 +1,147 @@
+"""Replies that come late: dropped, and told of whenever and however they come."""
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra `flower`")
+
+from flwr.app import Error, RecordDict
+
+from feddig.flower import courier
+from feddig.flower.contract import PATIENCE
+from feddig.flower.courier import Courier
+from federations import Answered, write_message
+
+pytestmark = pytest.mark.flower
+
+DEADLINE = 10.0
+LATE = "silo 1: its reply of round 4 came late and is dropped"
+
+
+class Clock:
+    """A clock that goes only when somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+class SlowGrid:
+    """Gives replies at their times; pulled after `thrown_away`, a reply is gone, as on Flower's SuperLink."""
+
+    def __init__(self, clock: Clock, thrown_away: float = float("inf")) -> None:
+        self._clock, self._thrown_away, self._replies = clock, thrown_away, {}  # type: ignore[var-annotated]
+        self.when: Callable[[int, int], float] = lambda silo, round: 0.0
+        """When the reply of a silo in a round comes."""
+        self.sent = 0
+
+    def push_messages(self, messages: Iterable[Any]) -> list[str]:
+        names = []
+        for message in messages:
+            self.sent += 1
+            names.append(f"message {self.sent}")
+            silo, round = message.metadata.dst_node_id, int(message.metadata.group_id)
+            self._replies[names[-1]] = self.when(silo, round)
+        return names
+
+    def pull_messages(self, names: Iterable[str]) -> list[Answered]:
+        come = [name for name in names if self._replies.get(name, float("inf")) <= self._clock.now]
+        gone = self._clock.now > self._thrown_away
+        found = [Answered(name, Error(7, "not there any more") if gone else RecordDict()) for name in come]
+        for name in come:
+            del self._replies[name]
+        return found
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(courier, "time", made)
+    return made
+
+
+def ask(asker: Courier, silos: Iterable[int], round: int) -> list[int]:
+    numbers = list(silos)
+    contents, nodes = {silo: RecordDict() for silo in numbers}, {silo: silo for silo in numbers}
+    return sorted(asker.ask(contents, nodes, "train", round=round, deadline=DEADLINE))
+
+
+def a_round_without_silo_1(clock: Clock, *, comes: float, **options: Any) -> tuple[Courier, SlowGrid]:
+    grid = SlowGrid(clock, **options)
+    grid.when = lambda silo, round: comes if (silo, round) == (1, 4) else 0.0
+    asker = Courier(grid, write_message)  # type: ignore[arg-type]
+    assert ask(asker, [0, 1], 4) == [0]
+    assert asker.owes(1)
+    return asker, grid
+
+
+def test_a_late_reply_is_told_of_also_when_its_message_is_no_longer_valid(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    asker, _ = a_round_without_silo_1(clock, comes=15.0)
+    clock.now = PATIENCE * DEADLINE + 1  # a long joint update
+    asker.drop_late()
+    assert LATE in caplog.text
+    assert not asker.owes(1)
+
+
+def test_a_late_reply_is_told_of_also_when_its_silo_was_started_anew(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    asker, _ = a_round_without_silo_1(clock, comes=15.0)
+    asker.forget(1)
+    assert not asker.owes(1), "it can be asked again at once"
+    clock.now = 16.0
+    asker.drop_late()
+    assert LATE in caplog.text
+
+
+def test_a_late_reply_is_taken_in_while_others_are_waited_for(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    asker, grid = a_round_without_silo_1(clock, comes=15.0, thrown_away=20.0)
+    grid.when = lambda silo, round: 19.9
+    assert ask(asker, [0, 2], 5) == [0, 2], "a late reply is nobody's in this round"
+    clock.now = 30.0
+    asker.drop_late()
+    assert LATE in caplog.text
+
+
+def test_a_reply_that_was_thrown_away_or_never_came_is_told_of_too(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    asker, _ = a_round_without_silo_1(clock, comes=15.0, thrown_away=20.0)
+    clock.now = 30.0
+    asker.drop_late()
+    assert "silo 1: its reply of round 4 is given up: not there any more" in caplog.text
+    asker, _ = a_round_without_silo_1(clock, comes=float("inf"))
+    clock.now += 2 * PATIENCE * DEADLINE
+    asker.drop_late()
+    assert "silo 1: a reply of round 4 can no longer come" in caplog.text
+    assert not asker.owes(1)
+    caplog.clear()
+    asker.drop_late()
+    assert not caplog.text, "it is told of once"
+
+
+def test_a_silo_that_answers_a_knock_is_asked_again_and_its_late_reply_told_of(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    asker, grid = a_round_without_silo_1(clock, comes=18.0)
+    grid.when = lambda silo, round: clock.now + 1
+    asker.knock(1, 1, RecordDict(), round=4, deadline=DEADLINE)
+    clock.now += 2
+    asker.drop_late()
+    assert not asker.owes(1)
+    clock.now = 19.0
+    with caplog.at_level(logging.WARNING):
+        asker.drop_late()
+    assert LATE in caplog.text

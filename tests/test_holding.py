@@ -1,0 +1,228 @@
+"""Real processes that want the same party: one at a time, the next one lives, and only left-overs are ended."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra `flower`")
+
+from feddig.errors import FedDigError
+from feddig.flower import holding
+from feddig.flower.holding import hold
+from feddig.flower.identity import age, identity, is_alive, is_stopped, lives
+from feddig.flower.processes import MARK, end, running, start, started_by_us, surroundings
+
+pytestmark = [
+    pytest.mark.flower,
+    pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc"),
+]
+
+SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
+
+# takes hold of a party, works until it is told to stop, and then stops what it started, as a supervisor does
+WORKER = """
+import sys, time
+from pathlib import Path
+from feddig.flower.holding import hold
+from feddig.flower.processes import start, stop, surroundings
+from feddig.flower.stopping import told_to_stop
+
+party, name = Path(sys.argv[1]), sys.argv[2]
+with told_to_stop() as stopping, hold(party):
+    command = [sys.executable, "-c", "import time; time.sleep(600)", f"child-of-{name}"]
+    child = start(command, party / "log", surroundings(party, party))
+    (party / f"{name}.holds").touch()
+    stopping.wait()
+    stop(child, party, 3)
+"""
+
+# starts a worker as `federation up` starts a supervisor, and waits
+STARTER = """
+import sys, time
+from pathlib import Path
+from feddig.flower.processes import start, surroundings
+
+party = Path(sys.argv[1])
+start([sys.executable, "-c", sys.argv[2], str(party), "worker"], party / "log", surroundings(party, party))
+time.sleep(600)
+"""
+
+
+def wait_for(what: Callable[[], object], seconds: float = 20) -> None:
+    until = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def party(tmp_path: Path) -> Iterator[Path]:
+    """Give a party's folder, and leave none of its processes behind."""
+    folder = tmp_path / "party"
+    folder.mkdir()
+    yield folder
+    end(running(folder))
+
+
+def work(party: Path, name: str) -> subprocess.Popen[bytes]:
+    return start([sys.executable, "-c", WORKER, str(party), name], party / "log", surroundings(party, party))
+
+
+def holds(party: Path, name: str) -> Callable[[], bool]:
+    return (party / f"{name}.holds").exists
+
+
+def test_left_over_processes_of_this_party_alone_are_ended(tmp_path: Path) -> None:
+    mine, other = tmp_path / "mine", tmp_path / "mine-too"
+    processes = []
+    for party in (mine, other):
+        party.mkdir()
+        processes.append(
+            subprocess.Popen(SLEEPER, env={**os.environ, MARK: str(party)}, start_new_session=True)
+        )
+    try:
+        wait_for(lambda: running(mine) and running(other), 10)
+        with hold(mine):
+            assert processes[0].wait(10) == -signal.SIGKILL
+            assert running(mine) == []
+            assert running(other) == [processes[1].pid]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_only_one_process_is_at_work_for_a_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("feddig.flower.holding.LOCK_SECONDS", 0.3)
+    with hold(tmp_path), pytest.raises(FedDigError, match="another process is at work here"), hold(tmp_path):
+        pass
+    with hold(tmp_path):
+        pass
+
+
+def test_who_stops_does_not_end_its_successor(party: Path) -> None:
+    first = work(party, "first")
+    wait_for(holds(party, "first"))
+    child = running(party, "child-of-first")
+    second = work(party, "second")
+    time.sleep(1.5)  # it waits for the lock by now
+    assert not holds(party, "second")()
+    first.terminate()
+    assert first.wait(20) == 0
+    wait_for(holds(party, "second"))
+    assert second.poll() is None
+    assert not any(map(is_alive, child)), "what the first one started is gone"
+    assert len(running(party, "child-of-second")) == 1
+    second.terminate()
+    assert second.wait(20) == 0
+    assert running(party) == []
+
+
+def test_whoever_comes_next_does_not_end_those_who_wait_behind_it(party: Path) -> None:
+    first = work(party, "first")
+    wait_for(holds(party, "first"))
+    waiting = {name: work(party, name) for name in ("second", "third")}
+    time.sleep(1.5)
+    first.terminate()
+    first.wait(20)
+    wait_for(lambda: any(holds(party, name)() for name in waiting))
+    time.sleep(0.5)
+    assert [process.poll() for process in waiting.values()] == [None, None]
+    for process in waiting.values():
+        process.terminate()
+        process.wait(30)
+
+
+def test_what_we_started_is_told_from_what_another_of_us_started(party: Path) -> None:
+    worker = work(party, "worker")
+    wait_for(lambda: running(party, "child-of-worker"))
+    mine = start(SLEEPER, party / "log", surroundings(party, party))
+    other = subprocess.Popen(SLEEPER, env={**os.environ, MARK: str(party)})
+    wait_for(lambda: len(running(party)) == 4)
+    assert set(started_by_us(party)) == set(running(party)) - {other.pid}
+    other.kill()
+    other.wait()
+    end([mine.pid])
+    assert mine.wait(10) == -signal.SIGKILL
+    worker.terminate()
+    assert worker.wait(20) == 0
+
+
+@pytest.mark.parametrize("deaf", [False, True], ids=["ends when told", "must be killed"])
+def test_a_paused_holder_whose_starter_was_killed_is_no_obstacle(
+    party: Path, monkeypatch: pytest.MonkeyPatch, deaf: bool
+) -> None:
+    monkeypatch.setattr(holding, "ORPHAN_SECONDS", 2.0 if deaf else 15.0)
+    script = WORKER.replace("stopping.wait()", "time.sleep(600)") if deaf else WORKER
+    starter = subprocess.Popen([sys.executable, "-c", STARTER, str(party), script])
+    wait_for(holds(party, "worker"))
+    (worker,) = (
+        one for one in running(party) if b"told_to_stop" in Path(f"/proc/{one}/cmdline").read_bytes()
+    )
+    os.kill(worker, signal.SIGSTOP)
+    wait_for(lambda: is_stopped(worker))
+    starter.kill()
+    starter.wait()
+    with hold(party):
+        assert not is_alive(worker)
+        assert running(party) == []
+
+
+def test_a_paused_holder_that_somebody_started_by_hand_is_left_alone_and_named(
+    party: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holding, "LOCK_SECONDS", 0.5)
+    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    worker = subprocess.Popen([sys.executable, "-c", WORKER, str(party), "worker"], env=environment)
+    try:
+        wait_for(holds(party, "worker"))
+        os.kill(worker.pid, signal.SIGSTOP)
+        wait_for(lambda: is_stopped(worker.pid))
+        with (
+            pytest.raises(FedDigError, match=f"process {worker.pid} is at work here but paused") as said,
+            hold(party),
+        ):
+            pass
+        assert f"kill -CONT {worker.pid}" in str(said.value)
+        assert worker.poll() is None
+        assert running(party, "child-of-worker"), "nor is what it started"
+        os.kill(worker.pid, signal.SIGCONT)
+        with (
+            pytest.raises(
+                FedDigError, match=f"another process is at work here, process {worker.pid}; end it"
+            ),
+            hold(party),
+        ):
+            pass
+    finally:
+        os.kill(worker.pid, signal.SIGCONT)
+        worker.terminate()
+        worker.wait(20)
+
+
+def test_a_number_that_is_now_somebody_elses_is_not_taken_for_the_holder(
+    party: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holding, "LOCK_SECONDS", 0.5)
+    stranger = subprocess.Popen(SLEEPER)
+    try:
+        wait_for(lambda: identity(stranger.pid))
+        assert lives(identity(stranger.pid))
+        assert not lives(f"{stranger.pid}@1")
+        with hold(party):
+            (party / "lock").write_text(f"{stranger.pid}@1\n", encoding="utf-8")
+            with pytest.raises(FedDigError, match="another process is at work here; end it"), hold(party):
+                pass
+        assert stranger.poll() is None
+        assert 0 <= age(stranger.pid) < 60
+    finally:
+        stranger.kill()
+        stranger.wait()
+    assert identity(stranger.pid) == ""
+    assert not lives("nonsense")
