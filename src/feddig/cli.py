@@ -22,6 +22,7 @@ from feddig.cli_federation import federation_app
 from feddig.cli_ledger import LedgerFile, Recipient, check_ledger_options, ledger_app
 from feddig.cli_privacy import privacy_command
 from feddig.cli_report import report_command
+from feddig.cli_watch import watch_command
 from feddig.errors import FedDigError
 from feddig.options import (
     DataDir,
@@ -61,6 +62,7 @@ app.add_typer(federation_app, name="federation")
 app.add_typer(encoder_app, name="encoder")
 app.command("privacy")(privacy_command)
 app.command("report")(report_command)
+app.command("watch")(watch_command)
 app.command("audit")(audit_command)
 app.command("advise")(advise_command)
 

@@ -24,6 +24,8 @@ DEEPEST = 6
 
 MOST_SILOS = 1_000_000
 """A silo's number beyond this is damage."""
+MOST_ROUNDS = 1_000_000
+"""And so is a number of rounds."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,14 @@ class Run:
     def finished(self) -> bool:
         """Whether the run is complete: its summary is written last."""
         return bool(self.summary)
+
+    @property
+    def planned(self) -> int:
+        """How many rounds the run is to have; as many as there are, if nothing tells it."""
+        rounds = self.setting("training.rounds")
+        if isinstance(rounds, int) and 0 < rounds < MOST_ROUNDS:
+            return max(rounds, len(self.rows))
+        return max(self.absence.rounds if self.absence is not None else 0, len(self.rows))
 
     def setting(self, key: str) -> Any:
         """Give a setting by its name, as data.silos; None if it is not there."""
@@ -142,40 +152,53 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     for folder in folders:
         if not folder.is_dir():
             raise FedDigError(f"{folder}: no such folder; give one that feddig run or feddig compare wrote")
-        found = list(_folders(folder, DEEPEST))
+        found = list(find_runs(folder))
         if not found:
             raise FedDigError(
                 f"{folder}: holds no results, here or below; give a folder that feddig run or feddig compare wrote"
             )
         for path in found:
             runs.setdefault(path.resolve(), read_run(path))
-    return sorted(runs.values(), key=lambda run: (run.scenario, run.algorithm, run.seed, str(run.path)))
+    return sorted(runs.values(), key=page_order)
 
 
-def _folders(folder: Path, depth: int) -> Iterator[Path]:
+def page_order(run: Run) -> tuple[str, str, int, str]:
+    """Put runs into the order in which a page tells them."""
+    return run.scenario, run.algorithm, run.seed, str(run.path)
+
+
+def find_runs(folder: Path, depth: int = DEEPEST) -> Iterator[Path]:
+    """Find the folders of runs: this one, or those below it."""
     if any((folder / name).is_file() for name in SIGNS):
         yield folder
     elif depth:
         for below in sorted(folder.iterdir()):
             if below.is_dir() and not below.is_symlink():
-                yield from _folders(below, depth - 1)
+                yield from find_runs(below, depth - 1)
 
 
-def read_run(path: Path) -> Run:
-    """Read a run's folder; nothing in it is required."""
+def read_run(path: Path, classes: Classes | None = None, *, growing: bool = False) -> Run:
+    """Read a run's folder; nothing in it is required.
+
+    Classes, which are slow to read, may be given. While a run is growing, nothing is said of what it will write yet.
+    """
     notes: list[str] = []
+    pending: list[str] = []
     settings = _read_settings(path / "experiment.toml", notes)
-    rows = _read_rows(path / "metrics.jsonl", notes)
+    rows = _read_rows(path / "metrics.jsonl", notes, pending)
     summary = _read_object(path / "summary.json")
     if isinstance(summary, str):
         if (path / "summary.json").exists():
             notes.append(summary)
         else:
-            notes.append(f"summary.json is not there: the run is not finished ({len(rows)} rounds so far).")
+            pending.append(f"summary.json is not there: the run is not finished ({len(rows)} rounds so far).")
         summary = {}
-    absence = _read_presence(path / "availability.csv", rows, notes)
-    classes = read_classes(path, str(_section(settings, "data").get("name", "")))
-    return Run(path, settings, absence, rows, summary, classes, _read_audits(path, notes), tuple(notes))
+    absence = _read_presence(path / "availability.csv", rows, notes if rows else pending)
+    if classes is None:
+        classes = read_classes(path, str(_section(settings, "data").get("name", "")))
+    audits = _read_audits(path, notes)
+    told = notes if growing and not summary else [*notes, *pending]
+    return Run(path, settings, absence, rows, summary, classes, audits, tuple(told))
 
 
 def _read_settings(file: Path, notes: list[str]) -> Mapping[str, Any]:
@@ -191,14 +214,15 @@ def _read_settings(file: Path, notes: list[str]) -> Mapping[str, Any]:
     return {}
 
 
-def _read_rows(file: Path, notes: list[str]) -> list[Mapping[str, Any]]:
+def _read_rows(file: Path, notes: list[str], pending: list[str]) -> list[Mapping[str, Any]]:
     """Read the rounds up to the first line that is damaged: while a run goes on, the last may be half written."""
     rows: list[Mapping[str, Any]] = []
     try:
-        lines = file.read_bytes().splitlines()
+        content = file.read_bytes()
     except OSError:
-        notes.append("metrics.jsonl is not there: there are no curves.")
+        pending.append("metrics.jsonl is not there: there are no curves.")
         return []
+    lines = content.splitlines()
     for number, line in enumerate(lines):
         try:
             row = json.loads(line)
@@ -209,23 +233,33 @@ def _read_rows(file: Path, notes: list[str]) -> list[Mapping[str, Any]]:
             notes.append(_damage(file, error))
             break
         except (ValueError, KeyError, TypeError):
-            notes.append(f"metrics.jsonl: line {number + 1} is damaged; shown are the rounds before it.")
+            is_half_written = number == len(lines) - 1 and not content.endswith(b"\n")
+            (pending if is_half_written else notes).append(
+                f"metrics.jsonl: line {number + 1} is damaged; shown are the rounds before it."
+            )
             break
         rows.append(row)
     if not lines:
-        notes.append("metrics.jsonl is empty: no round is finished yet.")
+        pending.append("metrics.jsonl is empty: no round is finished yet.")
     return rows
 
 
 def _read_presence(file: Path, rows: Sequence[Mapping[str, Any]], notes: list[str]) -> Absence | None:
     try:
-        return read_absence(file)
+        absence = read_absence(file)
     except FileFormatError as error:
         notes.append(
             _damage(file, error)
             if file.exists()
             else "availability.csv is not there: who was there is taken from metrics.jsonl."
         )
+        return _presence_in(rows)
+    # a federation writes its table anew a moment after each round
+    return absence if absence.rounds >= len(rows) else _presence_in(rows)
+
+
+def _presence_in(rows: Sequence[Mapping[str, Any]]) -> Absence | None:
+    """Gather from the rounds themselves who was there."""
     silos = max(
         (
             max([len(row.get("validation_accuracy") or ()), *(silo + 1 for silo in _numbers(row, "present"))])
