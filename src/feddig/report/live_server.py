@@ -143,8 +143,8 @@ class _Answer(BaseHTTPRequestHandler):
         return "feddig"
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
-        """Answer what is no request in our own way: with the same headers as everything."""
-        self._refuse(HTTPStatus(code), message or HTTPStatus(code).phrase)
+        """Answer what is no request with our own headers, and without repeating any of it."""
+        self._refuse(HTTPStatus(code), HTTPStatus(code).phrase)
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         """Write nothing for each request: there is one a second."""
