@@ -19,6 +19,7 @@ from feddig.errors import FedDigError
 from feddig.report import live, live_runs, runs
 from feddig.report.live import LivePage, News
 from feddig.report.live_server import HEADERS, LiveServer
+from feddig.report.page import build_page
 from feddig.report.runs import read_run
 from feddig.run_log import open_log
 from folders import start_feddig
@@ -129,6 +130,9 @@ def test_the_page_is_the_report_and_one_script_more(serve: Serve, run: Path) -> 
     assert "20.0\u00a0% after 2 of 4 rounds" in answer.text
     assert answer.text.count("<script>") == 2
     assert "connect-src 'self'" in answer.text
+    report = build_page([read_run(run)])
+    assert report.count("<script>") == 1
+    assert "connect-src" not in report
 
 
 @pytest.mark.parametrize("path", ["/", "/state", "/nowhere"])
@@ -479,11 +483,18 @@ def test_a_comparison_that_is_just_starting_can_be_watched(
     (cell / ".starting").touch()
     (cell / "partition.csv").touch()
 
+    opened: list[str] = []
+    is_open = threading.Event()
+
     def interrupted(*_: object) -> None:
+        is_open.wait(30)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(LiveServer, "serve_forever", interrupted)
+    monkeypatch.setattr("webbrowser.open", lambda address: (opened.append(address), is_open.set()))
     with pytest.raises(SystemExit) as ended:
-        main(["watch", str(tmp_path / "grid"), "--port", "0"])
+        main(["watch", str(tmp_path / "grid"), "--port", "0", "--open"])
     assert not ended.value.code
-    assert capsys.readouterr().out.startswith("http://127.0.0.1:")
+    (address,) = capsys.readouterr().out.splitlines()
+    assert address.startswith("http://127.0.0.1:")
+    assert opened == [address]

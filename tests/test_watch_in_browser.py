@@ -199,6 +199,21 @@ def test_the_marker_stays_where_pointer_or_keys_put_it(browser: Browser, tmp_pat
         assert browser.do(f"document.activeElement === document.querySelector('{ACCURACY} .plot')") is True
         browser.press("ArrowRight")
         assert browser.text(f"{ACCURACY} .tip").startswith("round 2feddig33.0 %")
+        browser.press("Escape")
+        left, y = browser.do(
+            f"""(() => {{ const box = document.querySelector('{ACCURACY} .plot svg').getBoundingClientRect();
+            return [box.x + 60, box.y + 100]; }})()"""
+        )
+        browser.move(left, y)
+        assert browser.text(f"{ACCURACY} .tip").startswith("round 0feddig10.0 %")
+        add_round(run, 44.0)
+        wait(lambda: len(points(browser)) == 4, "the round")
+        assert browser.do(f"document.querySelector('{ACCURACY} .tip').hidden") is False
+        assert browser.text(f"{ACCURACY} .tip").startswith("round 0feddig10.0 %")
+        browser.move(1, 1)
+        assert browser.do(f"document.querySelector('{ACCURACY} .tip').hidden") is True, (
+            "and it leaves with the pointer"
+        )
         assert browser.complaints == []
 
 

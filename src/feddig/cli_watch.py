@@ -4,6 +4,7 @@ import sys
 import webbrowser
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -39,11 +40,12 @@ def watch_command(
     with LiveServer(page, host, port) as server:
         if not server.is_private:
             print(f"feddig: warning: anybody who reaches {host} can read this page", file=sys.stderr)
-        print(server.address, flush=True)
-        print(f"showing {folder}; Ctrl-C ends it", file=sys.stderr)
-        if open_:
-            webbrowser.open(server.address)
         try:
+            print(server.address, flush=True)
+            print(f"showing {folder}; Ctrl-C ends it", file=sys.stderr)
+            if open_:
+                # a browser that runs in the terminal would keep us from answering it
+                Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
             server.serve_forever()
         except KeyboardInterrupt:
             print("\nended", file=sys.stderr)
