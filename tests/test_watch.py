@@ -99,6 +99,12 @@ def cut(run: Path, rounds: int, rest: int = 0) -> Path:
     return run
 
 
+def grow_old(folder: Path) -> None:
+    """Have everything in a folder be an hour old."""
+    for path in folder.rglob("*"):
+        os.utime(path, (time.time() - 3600, time.time() - 3600))
+
+
 def row(round: int, accuracy: float) -> str:
     told = {"format_version": 1, "round": round, "test_accuracy": accuracy, "present": [0, 1], "recalled": []}
     return json.dumps({**told, "validation_accuracy": [1.0, 2.0], "seconds": 1.0}) + "\n"
@@ -286,10 +292,15 @@ def test_a_folder_without_a_run_waits_for_one(serve: Serve, tmp_path: Path) -> N
 
 def test_of_a_comparison_it_says_which_run_is_going_on(serve: Serve, tmp_path: Path) -> None:
     ask = serve(write_grid(tmp_path / "grid", seeds=1))
+    assert ask().told["says"] == "3 of 3 runs finished; the next may be about to begin"
+    grow_old(tmp_path / "grid")
+    assert ask().told["state"] == "ended"
     assert ask().told["says"] == "3 of 3 runs finished; no process is at work on any now"
     new = cut(
         write_folder(tmp_path / "grid" / "new", [1.0] * 4, LEAVING, algorithm="fednova", finished=False), 1
     )
+    assert ask().told["state"] == "waiting"
+    grow_old(tmp_path / "grid")
     assert ask().told["state"] == "stopped"
     with open_log(new):
         assert ask().told["says"] == "live, fednova, sequential, seed 0: round 1 of 4; 3 of 4 runs finished"
@@ -299,8 +310,7 @@ def test_of_a_comparison_it_says_which_run_is_going_on(serve: Serve, tmp_path: P
 
 def test_the_age_is_that_of_the_last_write(serve: Serve, run: Path) -> None:
     ask = serve(run)
-    for path in [*run.iterdir()]:
-        os.utime(path, (time.time() - 3600, time.time() - 3600))
+    grow_old(run)
     assert ask().told["age"] == pytest.approx(3600, abs=60)
     os.utime(run / "metrics.jsonl")
     assert ask().told["age"] < 60

@@ -52,13 +52,11 @@ class LivePage:
         """Say in JSON how it stands, which version a page of it has, and how old the last news is."""
         with self._lock:
             self._look()
-            changed = self._sight.changed
             told = {
                 "version": self._sight.version,
                 "state": self._state.name,
                 "says": self._state.says,
-                # clocks of file servers may be ahead of ours
-                "age": None if changed is None else max(0.0, time.time() - changed),
+                "age": self._sight.age,
             }
         return json.dumps(told).encode()
 
@@ -68,7 +66,7 @@ class LivePage:
             return
         news = self._news()
         self._sight = self._runs.look(news.silo_names)
-        self._state = tell_state(self._sight.runs, self._sight.working, news.says)
+        self._state = tell_state(self._sight.runs, self._sight.working, self._sight.age, news.says)
         self._rest_after(time.monotonic() - started)
 
     def _rest_after(self, seconds: float) -> None:

@@ -1,6 +1,7 @@
 """Runs that may be going on: read again only where their folders changed, so that looking often costs little."""
 
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -35,6 +36,11 @@ class Sight:
     """Differs whenever a page about the runs would."""
     changed: float | None
     """When a file was last written, in seconds since 1970."""
+
+    @property
+    def age(self) -> float | None:
+        """How many seconds ago that was; the clocks of file servers may be ahead of ours."""
+        return None if self.changed is None else max(0.0, time.time() - self.changed)
 
 
 class LiveRuns:

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from feddig.report.runs import Run
 
 WAITING, LIVE, STOPPED, ENDED, UNKNOWN = "waiting", "live", "stopped", "ended", "unknown"
+PAUSE_SECONDS = 10.0
+"""A comparison reads its data between two runs: for so long nothing is concluded from nobody being at work."""
 
 
 @dataclass(frozen=True)
@@ -16,8 +18,10 @@ class State:
     says: str
 
 
-def tell_state(runs: Sequence[Run], working: Sequence[bool | None], federation: str = "") -> State:
-    """Say how runs stand; `working` tells of each whether a process is at work on it.
+def tell_state(
+    runs: Sequence[Run], working: Sequence[bool | None], age: float | None, federation: str = ""
+) -> State:
+    """Say how runs stand: whether a process is at work on each, and how many seconds ago anything was written.
 
     While one is, what a federation's moderator says of itself is added.
     """
@@ -26,7 +30,7 @@ def tell_state(runs: Sequence[Run], working: Sequence[bool | None], federation: 
     elif len(runs) == 1:
         state = _tell_one(runs[0], working[0])
     else:
-        state = _tell_many(runs, working)
+        state = _tell_many(runs, working, age or 0.0)
     return State(LIVE, f"{state.says}; {federation}") if federation and state.name == LIVE else state
 
 
@@ -40,7 +44,7 @@ def _tell_one(run: Run, working: bool | None) -> State:
     return State(STOPPED, f"stopped at {_place(run)}: no process is at work on it now")
 
 
-def _tell_many(runs: Sequence[Run], working: Sequence[bool | None]) -> State:
+def _tell_many(runs: Sequence[Run], working: Sequence[bool | None], age: float) -> State:
     active = [run for run, is_active in zip(runs, working, strict=True) if is_active]
     finished = f"{sum(run.finished for run in runs)} of {len(runs)} runs finished"
     if len(active) == 1:
@@ -51,7 +55,8 @@ def _tell_many(runs: Sequence[Run], working: Sequence[bool | None]) -> State:
         return State(LIVE, f"live, {len(active)} runs are going on; {finished}")
     if None in working:
         return State(UNKNOWN, finished)
-    # a comparison may be about to begin its next run, of which nothing is known yet
+    if age < PAUSE_SECONDS:
+        return State(WAITING, f"{finished}; the next may be about to begin")
     said = f"{finished}; no process is at work on any now"
     return State(ENDED if all(run.finished for run in runs) else STOPPED, said)
 
