@@ -119,16 +119,18 @@ class Browser:
         elif method == "Log.entryAdded" and parameters["entry"]["level"] in ("error", "warning"):
             self.complaints.append(json.dumps(parameters["entry"]))
 
-    def open(self, page: Path, *, width: int = 1100, height: int = 900, theme: str = "light") -> None:
-        """Load a page from disk in a window of this size."""
+    def open(self, page: Path | str, *, width: int = 1100, height: int = 900, theme: str = "light") -> None:
+        """Load a page from disk, or from an address, in a window of this size."""
+        address = page if isinstance(page, str) else page.resolve().as_uri()
         self.requests.clear()
         self.complaints.clear()
         self.resize(width, height)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
-        self.call("Page.navigate", url=page.resolve().as_uri())
+        self.call("Page.navigate", url=address)
         self._wait(lambda found: found.get("method") == "Page.loadEventFired")
         until = time.monotonic() + PATIENCE
-        while self.do("[document.readyState, location.protocol].join()") != "complete,file:":
+        wanted = f"complete,{address.partition(':')[0]}:"
+        while self.do("[document.readyState, location.protocol].join()") != wanted:
             assert time.monotonic() < until, f"{page} does not load"
             time.sleep(0.02)
         self.settle()

@@ -41,6 +41,8 @@ COMMANDS = [
     ["encoder"],
     ["encoder", "make"],
     ["encoder", "import"],
+    ["report"],
+    ["watch"],
 ]
 
 

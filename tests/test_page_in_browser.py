@@ -5,11 +5,11 @@ import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from browser import Browser, find_chromium
+from charts import ACCURACY, VALIDATION, read_curves
 from feddig.report.page import write_report
 from report_folders import write_folder, write_grid
 
@@ -18,8 +18,6 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not there (Debian: apt-get install chromium)"),
 ]
-ACCURACY = 'figure[data-chart="accuracy"]'
-VALIDATION = 'figure[data-chart="validation"]'
 
 
 @pytest.fixture(scope="module")
@@ -41,32 +39,6 @@ def opened(browser: Browser, page: Path) -> Browser:
     browser.do("localStorage.clear()")
     browser.open(page)
     return browser
-
-
-def read_curves(browser: Browser, figure: str) -> dict[str, list[tuple[int, float]]]:
-    """Read the curves back from their drawn paths, by the scale that the drawing carries."""
-    found: list[dict[str, Any]] = browser.do(
-        f"""[...document.querySelectorAll('{figure} svg path.curve')].map((path) => ({{
-            name: path.dataset.curve ?? path.dataset.silo, d: path.getAttribute("d"),
-            scale: {{...path.ownerSVGElement.dataset}}
-        }}))"""
-    )
-    curves = {}
-    for each in found:
-        scale = {name: float(value) for name, value in each["scale"].items()}
-        points = [
-            tuple(map(float, point.split("h")[0].split()))
-            for point in each["d"].replace("L", "M").split("M")[1:]
-        ]
-        rounds = len(points)
-        curves[each["name"]] = [
-            (
-                round((x - scale.get("left", 0)) / scale["width"] * max(rounds - 1, 1)),
-                scale["high"] - (y - scale.get("top", 0)) / scale["height"] * (scale["high"] - scale["low"]),
-            )
-            for x, y in points
-        ]
-    return curves
 
 
 def test_it_loads_from_disk_without_a_request_or_a_complaint(opened: Browser, page: Path) -> None:

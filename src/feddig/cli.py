@@ -23,6 +23,7 @@ from feddig.commands.options import INTERRUPTED
 from feddig.commands.privacy import privacy_command
 from feddig.commands.report import report_command
 from feddig.commands.run import run_command
+from feddig.commands.watch import watch_command
 from feddig.errors import FedDigError
 
 BAD_INPUT = 2
@@ -46,6 +47,7 @@ app.add_typer(federation_app, name="federation")
 app.add_typer(encoder_app, name="encoder")
 app.command("privacy")(privacy_command)
 app.command("report")(report_command)
+app.command("watch")(watch_command)
 app.command("audit")(audit_command)
 app.command("advise")(advise_command)
 

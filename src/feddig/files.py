@@ -14,6 +14,8 @@ from safetensors.numpy import save
 from feddig.errors import FileFormatError
 
 FORMAT_VERSION = 1
+STARTING = ".starting"
+"""Marks a results folder as ours until its experiment.toml is written: what a killed start left may be cleared away."""
 HEAD = "feddig"
 """The metadata key of a safetensors file under which our facts stand, as JSON."""
 

@@ -16,15 +16,19 @@ from feddig.digest import Digest, read_digest, write_digest
 from feddig.errors import FedDigError, FileFormatError
 from feddig.experiment import Experiment
 from feddig.experiment_file import read_experiment, write_experiment
-from feddig.files import FORMAT_VERSION, check_version, read_tensors, write_atomically, write_tensors
+from feddig.files import (
+    FORMAT_VERSION,
+    STARTING,
+    check_version,
+    read_tensors,
+    write_atomically,
+    write_tensors,
+)
 
 log = logging.getLogger("feddig")
 
 TIMES = ("seconds", "seconds_silos", "seconds_recall", "seconds_joint", "seconds_preparing")
 """The fields of a metrics row that differ between two runs of the same seed."""
-
-STARTING = ".starting"
-"""Marks a folder as ours until its experiment.toml is written: what a killed start left may be cleared away."""
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,9 @@ except ImportError:
 
 log = logging.getLogger("feddig")
 
-LOCK_SECONDS = 0.5
+LOCK_SECONDS = 0.05
+LOOK_SECONDS = 0.3
+"""Whoever watches a run holds its lock for an instant, to see whether it is taken: so much patience it always has."""
 
 
 @contextmanager
@@ -34,7 +36,7 @@ def open_log(folder: Path, patience: float = 0.0) -> Iterator[None]:
         log.propagate = False
     log.addHandler(handler)
     try:
-        _lock(handler, folder, time.monotonic() + patience)
+        _lock(handler, folder, time.monotonic() + max(patience, LOOK_SECONDS))
         log.info("log, format_version %d", FORMAT_VERSION)
         yield
     except (FedDigError, KeyboardInterrupt) as error:

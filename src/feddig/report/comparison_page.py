@@ -49,7 +49,7 @@ def comparison_sections(groups: Sequence[Group]) -> str:
     unfinished = sum(not run.finished for run in all_runs(groups))
     waiting = f" {unfinished} unfinished, told as far as they got." if unfinished else ""
     return (
-        "<section><h2>In figures</h2>"
+        '<section data-key="in figures"><h2>In figures</h2>'
         + sortable(heads, rows, "figures", texts=(0, 1))
         + '<p class="caption">Accuracy in percent, mean ± standard deviation over seeds. “9 after” is nine rounds '
         "after the last leave; “own, frozen” is the run’s own model before the first leave."
@@ -81,14 +81,14 @@ def _cell(value: tuple[float, float | None] | None, digits: int = 1) -> str:
 
 
 def repeat_comparison(groups: Sequence[Group]) -> str:
-    """Show how to repeat all runs at once, and end the page."""
+    """Show how to repeat all runs at once."""
     runs = all_runs(groups)
     if len(runs) < 2:
-        return "</main>"
+        return ""
     command = repeat_all(runs)
     told = (
         repeat(*command)
         if command is not None
         else "<p>These runs differ in more than algorithm, scenario and seed: repeat them one by one.</p>"
     )
-    return f"<section><h2>How to repeat them all</h2>{told}</section></main>"
+    return f'<section data-key="repeat"><h2>How to repeat them all</h2>{told}</section>'

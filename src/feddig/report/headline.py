@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from feddig.absence import Absence
 from feddig.report.grouping import Curve, Group, mean_and_spread
 from feddig.report.runs import Run
 
@@ -65,8 +66,7 @@ def _shape(run: Run) -> bytes:
 def _title(final: tuple[float, float | None], runs: Sequence[Run]) -> str:
     run, at = runs[0], f"{final[0]:.1f}\u00a0%"
     if not run.finished:
-        planned = run.absence.rounds if run.absence is not None else None
-        return f"{at} after {len(run.rows)}{f' of {planned}' if planned else ''} rounds"
+        return f"{at} after {len(run.rows)} of {run.planned} rounds"
     gone_in = {each.absence is not None and int(each.absence.away[:, -1].sum()) for each in runs}
     if run.absence is None or len(gone_in) > 1:
         return f"{at} at the end"
@@ -85,9 +85,13 @@ def _who_left(run: Run) -> list[str]:
     """Say who left when."""
     if run.absence is None or not run.silos:
         return ["Who was there is not known."]
-    absence = run.absence
+    if not run.rows:
+        return [f"{run.silos} silo{'s' if run.silos > 1 else ''}, {run.planned} rounds."]
+    # a plan is not told as if it had happened
+    absence = run.absence if run.finished else Absence(run.absence.present[:, : len(run.rows)])
     if absence.first_leave() is None:
-        return [f"All {absence.silos} silos stayed." if absence.silos > 1 else "The only silo stayed."]
+        everybody = f"All {absence.silos} silos" if absence.silos > 1 else "The only silo"
+        return [f"{everybody} stayed{'' if run.finished else ' so far'}."]
     leaves = absence.away[:, 1:] & absence.present[:, :-1]
     rounds = np.flatnonzero(leaves.any(axis=0)) + 1
     if len(rounds) <= MOST_EVENTS:
@@ -100,7 +104,8 @@ def _who_left(run: Run) -> list[str]:
         who = int(leaves.any(axis=1).sum())
         sentence = f"{who} of {absence.silos} silos left at some time, the first at round {rounds[0]}."
     returned = int((absence.away.any(axis=1) & absence.present[:, -1]).sum())
-    back = [f"{returned} of them {'was' if returned == 1 else 'were'} back at the end."] if returned else []
+    when = "at the end" if run.finished else "by now"
+    back = [f"{returned} of them {'was' if returned == 1 else 'were'} back {when}."] if returned else []
     return [sentence[:1].upper() + sentence[1:], *back]
 
 

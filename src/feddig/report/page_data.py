@@ -68,14 +68,10 @@ def _group(group: Group, names: Sequence[str]) -> dict[str, Any]:
                 else None,
             }
         )
-    planned = max(
-        (run.absence.rounds for curve in group.curves for run in curve.runs if run.absence), default=0
-    )
-    done = max((len(curve.by_round) for curve in group.curves), default=0)
     return {
         "title": group.title,
         "measured": first.measured_on,
-        "rounds": max(planned, done),
+        "rounds": max(run.planned for curve in group.curves for run in curve.runs),
         "curves": curves,
         "strip": _strip(first),
     }

@@ -23,14 +23,21 @@ def run_sections(run: Run, number: int) -> str:
         ("Bytes sent and time spent", cost_section(run)),
         ("Settings, and how to repeat the run", _settings(run)),
     )
-    shown = "".join(f"<section><h3>{title}</h3>{body}</section>" for title, body in parts if body)
+    # by its key a live page knows a part again when another appears before it
+    shown = "".join(
+        f'<section data-key="{title}"><h3>{title}</h3>{body}</section>' for title, body in parts if body
+    )
     return f"{notes(run.notes)}{shown}"
 
 
 def notes(sentences: Sequence[str]) -> str:
     """Show what is missing."""
     items = "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
-    return f'<div class="notes" role="note"><b>What is missing</b><ul>{items}</ul></div>' if items else ""
+    return (
+        f'<div class="notes" role="note" data-key="notes"><b>What is missing</b><ul>{items}</ul></div>'
+        if items
+        else ""
+    )
 
 
 def _settings(run: Run) -> str:

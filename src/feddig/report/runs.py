@@ -1,8 +1,6 @@
 """Reading results folders for the report page: what is missing or damaged is noted, and the rest is shown."""
 
-import json
 import math
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,19 +9,26 @@ from typing import Any
 
 import numpy as np
 
-from feddig.absence import Absence, read_absence
-from feddig.errors import FedDigError, FileFormatError
-from feddig.files import check_version
+from feddig.absence import Absence
+from feddig.errors import FedDigError
 from feddig.report.classes import Classes, read_classes
+from feddig.report.run_files import (
+    finite,
+    read_audits,
+    read_object,
+    read_presence,
+    read_rows,
+    read_settings,
+    silos_in,
+)
 from feddig.summary import accuracy_measures
 
 SIGNS = ("experiment.toml", "metrics.jsonl", "summary.json")
 """A folder with one of these is a run's."""
 DEEPEST = 6
 """How far below a folder runs are looked for; a comparison's lie three below."""
-
-MOST_SILOS = 1_000_000
-"""A silo's number beyond this is damage."""
+MOST_ROUNDS = 1_000_000
+"""A number of rounds beyond this is damage."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +72,14 @@ class Run:
         """Whether the run is complete: its summary is written last."""
         return bool(self.summary)
 
+    @property
+    def planned(self) -> int:
+        """How many rounds the run is to have; as many as there are, if nothing tells it."""
+        rounds = self.setting("training.rounds")
+        if isinstance(rounds, int) and 0 < rounds < MOST_ROUNDS:
+            return max(rounds, len(self.rows))
+        return max(self.absence.rounds if self.absence is not None else 0, len(self.rows))
+
     def setting(self, key: str) -> Any:
         """Give a setting by its name, as data.silos; None if it is not there."""
         value: Any = self.settings
@@ -77,7 +90,7 @@ class Run:
     @cached_property
     def accuracies(self) -> list[float | None]:
         """Accuracy by round, in percent; None where nobody could measure it."""
-        return [_number(row.get("accuracy", row.get("test_accuracy"))) for row in self.rows]
+        return [finite(row.get("accuracy", row.get("test_accuracy"))) for row in self.rows]
 
     @property
     def measured_on(self) -> str:
@@ -89,14 +102,14 @@ class Run:
         """The accuracies of summary.json; of an unfinished run, as far as it got."""
         told = self.summary.get("accuracy")
         if isinstance(told, Mapping):
-            return {str(name): _number(value) for name, value in told.items()}
+            return {str(name): finite(value) for name, value in told.items()}
         curve = [math.nan if value is None else value for value in self.accuracies]
         if not curve or self.absence is None:
             return {}
         done = Absence(self.absence.present[:, : len(curve)])
         if done.rounds < len(curve):
             return {}
-        return {name: _number(value) for name, value in accuracy_measures(curve, done).items()}
+        return {name: finite(value) for name, value in accuracy_measures(curve, done).items()}
 
     @property
     def silos(self) -> int:
@@ -117,14 +130,14 @@ class Run:
     def validation(self) -> list[list[float | None]]:
         """Validation accuracy, round x silo; rounds without any are empty."""
         found = (row.get("validation_accuracy") for row in self.rows)
-        return [[_number(value) for value in each] if isinstance(each, list) else [] for each in found]
+        return [[finite(value) for value in each] if isinstance(each, list) else [] for each in found]
 
     @cached_property
     def recalled(self) -> np.ndarray:
         """Boolean, silo x round: a recall model stood in."""
         table = np.zeros((self.silos, len(self.rows)), dtype=bool)
         for round, row in enumerate(self.rows):
-            table[_silos_in(row, "recalled", self.silos), round] = True
+            table[silos_in(row, "recalled", self.silos), round] = True
         return table
 
     @cached_property
@@ -132,7 +145,7 @@ class Run:
         """Boolean, silo x round: the silo was there."""
         table = np.zeros((self.silos, len(self.rows)), dtype=bool)
         for round, row in enumerate(self.rows):
-            table[_silos_in(row, "present", self.silos), round] = True
+            table[silos_in(row, "present", self.silos), round] = True
         return table
 
 
@@ -142,150 +155,51 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     for folder in folders:
         if not folder.is_dir():
             raise FedDigError(f"{folder}: no such folder; give one that feddig run or feddig compare wrote")
-        found = list(_folders(folder, DEEPEST))
+        found = list(find_runs(folder))
         if not found:
             raise FedDigError(
                 f"{folder}: holds no results, here or below; give a folder that feddig run or feddig compare wrote"
             )
         for path in found:
             runs.setdefault(path.resolve(), read_run(path))
-    return sorted(runs.values(), key=lambda run: (run.scenario, run.algorithm, run.seed, str(run.path)))
+    return sorted(runs.values(), key=page_order)
 
 
-def _folders(folder: Path, depth: int) -> Iterator[Path]:
+def page_order(run: Run) -> tuple[str, str, int, str]:
+    """Put runs into the order in which a page tells them."""
+    return run.scenario, run.algorithm, run.seed, str(run.path)
+
+
+def find_runs(folder: Path, depth: int = DEEPEST) -> Iterator[Path]:
+    """Find the folders of runs: this one, or those below it."""
     if any((folder / name).is_file() for name in SIGNS):
         yield folder
     elif depth:
         for below in sorted(folder.iterdir()):
             if below.is_dir() and not below.is_symlink():
-                yield from _folders(below, depth - 1)
+                yield from find_runs(below, depth - 1)
 
 
-def read_run(path: Path) -> Run:
-    """Read a run's folder; nothing in it is required."""
+def read_run(path: Path, classes: Classes | None = None, *, growing: bool = False) -> Run:
+    """Read a run's folder; nothing in it is required.
+
+    Classes, which are slow to read, may be given. While a run is growing, nothing is said of what it will write yet.
+    """
     notes: list[str] = []
-    settings = _read_settings(path / "experiment.toml", notes)
-    rows = _read_rows(path / "metrics.jsonl", notes)
-    summary = _read_object(path / "summary.json")
+    pending: list[str] = []
+    settings = read_settings(path / "experiment.toml", notes)
+    rows = read_rows(path / "metrics.jsonl", notes, pending)
+    summary = read_object(path / "summary.json")
     if isinstance(summary, str):
         if (path / "summary.json").exists():
             notes.append(summary)
         else:
-            notes.append(f"summary.json is not there: the run is not finished ({len(rows)} rounds so far).")
+            pending.append(f"summary.json is not there: the run is not finished ({len(rows)} rounds so far).")
         summary = {}
-    absence = _read_presence(path / "availability.csv", rows, notes)
-    classes = read_classes(path, str(_section(settings, "data").get("name", "")))
-    return Run(path, settings, absence, rows, summary, classes, _read_audits(path, notes), tuple(notes))
-
-
-def _read_settings(file: Path, notes: list[str]) -> Mapping[str, Any]:
-    try:
-        settings = tomllib.loads(file.read_text(encoding="utf-8"))
-        check_version(file, settings.get("format_version"))
-    except FileNotFoundError:
-        notes.append("experiment.toml is not there: settings, and how to repeat the run, are unknown.")
-    except (OSError, ValueError, FileFormatError) as error:
-        notes.append(_damage(file, error))
-    else:
-        return settings
-    return {}
-
-
-def _read_rows(file: Path, notes: list[str]) -> list[Mapping[str, Any]]:
-    """Read the rounds up to the first line that is damaged: while a run goes on, the last may be half written."""
-    rows: list[Mapping[str, Any]] = []
-    try:
-        lines = file.read_bytes().splitlines()
-    except OSError:
-        notes.append("metrics.jsonl is not there: there are no curves.")
-        return []
-    for number, line in enumerate(lines):
-        try:
-            row = json.loads(line)
-            check_version(file, row["format_version"])
-            if row["round"] != number:
-                raise ValueError(f"round {number} expected")
-        except FileFormatError as error:
-            notes.append(_damage(file, error))
-            break
-        except (ValueError, KeyError, TypeError):
-            notes.append(f"metrics.jsonl: line {number + 1} is damaged; shown are the rounds before it.")
-            break
-        rows.append(row)
-    if not lines:
-        notes.append("metrics.jsonl is empty: no round is finished yet.")
-    return rows
-
-
-def _read_presence(file: Path, rows: Sequence[Mapping[str, Any]], notes: list[str]) -> Absence | None:
-    try:
-        return read_absence(file)
-    except FileFormatError as error:
-        notes.append(
-            _damage(file, error)
-            if file.exists()
-            else "availability.csv is not there: who was there is taken from metrics.jsonl."
-        )
-    silos = max(
-        (
-            max([len(row.get("validation_accuracy") or ()), *(silo + 1 for silo in _numbers(row, "present"))])
-            for row in rows
-        ),
-        default=0,
-    )
-    if not silos:
-        return None
-    present = np.zeros((silos, len(rows)), dtype=bool)
-    for round, row in enumerate(rows):
-        present[_silos_in(row, "present", silos), round] = True
-    return Absence(present)
-
-
-def _read_audits(path: Path, notes: list[str]) -> list[Mapping[str, Any]]:
-    """Read audits of this run's digests: audit.json here, or one or two folders below."""
-    audits = []
-    for file in sorted({*path.glob("audit.json"), *path.glob("*/audit.json"), *path.glob("*/*/audit.json")}):
-        audit = _read_object(file)
-        if isinstance(audit, str) or not isinstance(audit.get("checks"), list):
-            notes.append(audit if isinstance(audit, str) else f"{file.name}: holds no checks; make it again.")
-        else:
-            audits.append(audit)
-    return audits
-
-
-def _read_object(file: Path) -> Mapping[str, Any] | str:
-    """Read a JSON object, or say why not."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        check_version(file, found["format_version"])
-    except (OSError, ValueError, KeyError, TypeError, RecursionError, FileFormatError) as error:
-        return _damage(file, error)
-    return dict(found)
-
-
-def _damage(file: Path, error: Exception) -> str:
-    # the folder's own place is left out: a page is often sent to others
-    said = str(error).replace(f"{file}: ", "").replace(str(file), file.name)
-    return f"{file.name} cannot be used: {said}."
-
-
-def _section(settings: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = settings.get(name)
-    return found if isinstance(found, Mapping) else {}
-
-
-def _silos_in(row: Mapping[str, Any], key: str, silos: int) -> list[int]:
-    return [silo for silo in _numbers(row, key) if silo < silos]
-
-
-def _numbers(row: Mapping[str, Any], key: str) -> list[int]:
-    found = row.get(key)
-    if not isinstance(found, list):
-        return []
-    return [each for each in found if isinstance(each, int) and 0 <= each < MOST_SILOS]
-
-
-def _number(value: Any) -> float | None:
-    """Take a finite number as it is, and anything else for unknown."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and math.isfinite(value) else None
+    absence = read_presence(path / "availability.csv", rows, notes if rows else pending)
+    if classes is None:
+        data = settings.get("data")
+        classes = read_classes(path, str(data.get("name", "")) if isinstance(data, Mapping) else "")
+    audits = read_audits(path, notes)
+    told = notes if growing and not summary else [*notes, *pending]
+    return Run(path, settings, absence, rows, summary, classes, audits, tuple(told))

@@ -172,14 +172,31 @@
 
   // --- moving a marker over rounds, by pointer or keys
 
-  function track(plot, rounds, label, roundAt, show) {
+  const markers = new WeakMap();
+
+  // puts a new drawing into its figure; marker and focus stay where they were in the one before it
+  function renew(figure, go, ...parts) {
+    const reachable = () => [...figure.querySelectorAll("button, [tabindex]")];
+    const marked = markers.get(figure), focused = reachable().indexOf(document.activeElement);
+    figure.replaceChildren(...parts);
+    if (focused >= 0) reachable()[focused]?.focus({ preventScroll: true });
+    if (marked !== undefined) go(marked);
+  }
+
+  function track(figure, plot, rounds, label, roundAt, show) {
     let current = -1;
-    const go = (round) => {
-      current = round;
-      plot.setAttribute("aria-valuenow", round);
-      plot.setAttribute("aria-valuetext", show(round));
+    const go = (wanted) => {
+      current = Math.min(rounds - 1, Math.max(0, wanted));
+      markers.set(figure, current);
+      plot.setAttribute("aria-valuenow", current);
+      plot.setAttribute("aria-valuetext", show(current));
     };
-    const stop = () => { current = -1; show(-1); };
+    const stop = () => {
+      if (!plot.isConnected) return;  // another drawing has taken its place, and the marker over
+      current = -1;
+      markers.delete(figure);
+      show(-1);
+    };
     fill(plot, {
       tabindex: 0, role: "slider", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": rounds - 1,
       "aria-valuenow": rounds - 1, "aria-valuetext": "arrow keys move over rounds",
@@ -192,9 +209,10 @@
         const target = { ArrowLeft: start - 1, ArrowDown: start - 1, ArrowRight: start + 1, ArrowUp: start + 1,
           PageDown: start - jump, PageUp: start + jump, Home: 0, End: rounds - 1 }[event.key];
         if (event.key === "Escape") stop();
-        else if (target !== undefined) { event.preventDefault(); go(Math.min(rounds - 1, Math.max(0, target))); }
+        else if (target !== undefined) { event.preventDefault(); go(target); }
       },
     }, []);
+    return go;
   }
 
   // --- accuracy over rounds, with the strip under it
@@ -220,6 +238,7 @@
     const svg = draw("svg", {
       viewBox: `0 0 ${whole} ${bottom + 24}`, role: "presentation",
       "data-low": y.low, "data-high": y.high, "data-top": top, "data-height": height, "data-left": left, "data-width": width,
+      "data-rounds": spec.rounds,
     });
     const pattern = hatch(svg);
 
@@ -281,12 +300,12 @@
       tip.style.top = `${top}px`;
       return `round ${round}: ${sorted.map(({ curve, value }) => `${curve.name} ${percent(value)}`).join(", ")}. ${who}`;
     };
-    track(plot, spec.rounds, spec.label, (event) => {
+    const done = Math.max(1, ...spec.curves.map((curve) => curve.mean.length));
+    const go = track(figure, plot, done, spec.label, (event) => {
       const box = svg.getBoundingClientRect();
-      return x.nearest((event.clientX - box.left) / box.width * whole);
+      return Math.min(done - 1, x.nearest((event.clientX - box.left) / box.width * whole));
     }, show);
-
-    figure.replaceChildren(chartLegend(figure, spec, off), plot, under ? stripKey([spec.strip]) : "");
+    renew(figure, go, chartLegend(figure, spec, off), plot, under ? stripKey([spec.strip]) : "");
   }
 
   function placeLabels(svg, curves, names, x, at, top, height) {
@@ -334,7 +353,7 @@
     const parts = run.validation.map((values, silo) => {
       const svg = draw("svg", {
         viewBox: `-26 -4 ${whole + 30} ${height + foot + 8}`, role: "presentation",
-        "data-low": y.low, "data-high": y.high, "data-height": height, "data-width": whole,
+        "data-low": y.low, "data-high": y.high, "data-height": height, "data-width": whole, "data-rounds": rounds,
       });
       const pattern = hatch(svg);
       for (const tick of [y.low, y.high]) {
@@ -352,7 +371,7 @@
       return { svg, cross, figures, values };
     });
     const where = put("li", { class: "where" }, "figures: at the end");
-    track(grid, rounds, "validation accuracy of each silo", (event) => {
+    const go = track(figure, grid, rounds, "validation accuracy of each silo", (event) => {
       const part = parts.find(({ svg }) => svg.parentElement.contains(event.target));
       if (!part) return null;
       const box = part.svg.getBoundingClientRect();
@@ -368,7 +387,7 @@
     });
     const key = stripKey([run.strip]);
     key.append(where);
-    figure.replaceChildren(grid, key);
+    renew(figure, go, grid, key);
   }
 
   function ribbon(figure, run) {
@@ -381,14 +400,17 @@
 
   // --- drawing what is to be seen
 
+  const numbersOf = (figure) => figure.dataset.chart === "accuracy"
+    ? data.groups[Number(figure.dataset.group)] : data.runs[Number(figure.dataset.run)];
+
   function drawFigure(figure) {
     if (figure.dataset.chart === "accuracy") {
-      const group = data.groups[Number(figure.dataset.group)];
+      const group = numbersOf(figure);
       if (!group.rounds || !group.curves.some((curve) => known(curve.mean).length)) {
         figure.replaceChildren(put("p", { class: "faint" }, "There is no accuracy to draw yet."));
       } else lineChart(figure, { ...group, label: `${group.measured} accuracy` });
     } else {
-      const run = data.runs[Number(figure.dataset.run)];
+      const run = numbersOf(figure);
       if (run.validation) panels(figure, run);
       else if (run.ribbon && run.ribbon.length) ribbon(figure, run);
     }
@@ -408,12 +430,17 @@
     }
   });
 
+  const drawnFrom = new WeakMap();
+
+  // draws what was never drawn, and what has other numbers now
   function drawAll() {
     data = JSON.parse(document.getElementById("data").textContent);
     watcher.disconnect();
     for (const figure of document.querySelectorAll("figure[data-chart]")) {
-      delete figure.dataset.drawn;
-      if (!isFolded(figure)) drawFigure(figure);
+      const numbers = JSON.stringify([figure.dataset.chart, numbersOf(figure)]);
+      if (drawnFrom.get(figure) !== numbers) delete figure.dataset.drawn;
+      drawnFrom.set(figure, numbers);
+      if (!figure.dataset.drawn && !isFolded(figure)) drawFigure(figure);
       watcher.observe(figure);
     }
   }
@@ -423,13 +450,17 @@
   const cellText = (cell) => cell.textContent.trim();
 
   function sortBy(table, column) {
-    const heads = [...table.tHead.rows[0].cells], head = heads[column], body = table.tBodies[0];
-    const numeric = head.classList.contains("number");
+    const heads = [...table.tHead.rows[0].cells], head = heads[column];
     const before = head.getAttribute("aria-sort");
     // figures: the largest first; words: from A on
-    const down = before ? before === "ascending" : numeric;
+    const down = before ? before === "ascending" : head.classList.contains("number");
     heads.forEach((each) => each.removeAttribute("aria-sort"));
     head.setAttribute("aria-sort", down ? "descending" : "ascending");
+    putInOrder(table, head, down);
+  }
+
+  function putInOrder(table, head, down) {
+    const body = table.tBodies[0], column = head.cellIndex, numeric = head.classList.contains("number");
     const value = (row) => numeric ? row.cells[column].dataset.value : cellText(row.cells[column]);
     const rows = [...body.rows].sort((a, b) => {
       const [one, two] = [value(a), value(b)];
@@ -438,6 +469,13 @@
       return down ? -order : order;
     });
     body.append(...rows);
+  }
+
+  // rows that came later take their places among those that were sorted
+  function sortAgain() {
+    for (const head of document.querySelectorAll("th[aria-sort]")) {
+      putInOrder(head.closest("table"), head, head.getAttribute("aria-sort") === "descending");
+    }
   }
 
   const asCsv = (rows) => rows.map((row) => row.map((cell) => /[",\n\r]/.test(String(cell)) ? `"${String(cell).replaceAll('"', '""')}"` : cell).join(",")).join("\n") + "\n";
@@ -520,6 +558,6 @@
 
   setUpTheme();
   drawAll();
-  // a live page puts new content in place and asks for its charts
-  globalThis.feddig = { draw: drawAll };
+  // a live page puts new content in place and asks for its charts and the order of its tables
+  globalThis.feddig = { draw: drawAll, sort: sortAgain };
 })();

@@ -1,0 +1,94 @@
+"""`feddig watch`: the report page of a run, a comparison or a federation while it goes on."""
+
+import sys
+import webbrowser
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from feddig.errors import FedDigError
+from feddig.files import STARTING
+
+if TYPE_CHECKING:
+    from feddig.flower.federation_folder import ModeratorFolder
+    from feddig.report.live import LivePage, News
+
+
+def watch_command(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="Results folder of a run or a comparison, or a federation's or moderator's folder.",
+        ),
+    ],
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any free one.")
+    ] = 8765,
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; any other than the default lets others read the page.")
+    ] = "127.0.0.1",
+    open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Show the report page while a run or a federation goes on: rounds appear as they finish. Changes nothing."""
+    from feddig.report.live_server import LiveServer
+
+    page = _page_about(folder)
+    with LiveServer(page, host, port) as server:
+        if not server.is_private:
+            print(f"feddig: warning: anybody who reaches {host} can read this page", file=sys.stderr)
+        try:
+            print(server.address, flush=True)
+            print(f"showing {folder}; Ctrl-C ends it", file=sys.stderr)
+            if open_:
+                # a browser that runs in the terminal would keep us from answering it
+                Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
+            server.serve_forever()
+        except KeyboardInterrupt:
+            print("\nended", file=sys.stderr)
+
+
+def _page_about(folder: Path) -> "LivePage":
+    from feddig.flower.federation_folder import FederationFolder, ModeratorFolder
+    from feddig.report.live import LivePage
+    from feddig.report.runs import find_runs
+
+    if not folder.is_dir():
+        raise FedDigError(f"{folder}: no such folder; start the run first, or make an empty folder for it")
+    for moderator in (FederationFolder(folder).moderator, ModeratorFolder(folder)):
+        if moderator.contract.is_file() and not (moderator.path / "silo.toml").exists():
+            return LivePage(moderator.run, partial(_news, moderator))
+    if (folder / "silo.toml").exists():
+        raise FedDigError(
+            f"{folder}: is a silo's folder; results lie with the moderator, so watch its folder"
+        )
+    if next(find_runs(folder), None) is None and not _may_begin(folder):
+        raise FedDigError(
+            f"{folder}: holds no results, here or below; give a folder of feddig run, feddig compare or "
+            "feddig federation, or an empty one"
+        )
+    return LivePage(folder)
+
+
+def _may_begin(folder: Path) -> bool:
+    """Tell whether a run may begin here: the folder is empty, or a run or a comparison is just starting in it."""
+    is_empty = next(folder.iterdir(), None) is None
+    return is_empty or any(True for depth in ("", "*/*/*/") for _ in folder.glob(f"{depth}{STARTING}"))
+
+
+def _news(moderator: "ModeratorFolder") -> "News":
+    """Read what a federation's moderator says of itself; nothing before it has said anything."""
+    from feddig.flower.status import read_status
+    from feddig.report.live import News
+
+    try:
+        status = read_status(moderator.status)
+    except FedDigError:
+        status = None
+    if status is None:
+        return News()
+    names = tuple(str(silo["name"]) for silo in status.content["silos"])
+    return News(names, f"{status.content['state']}, {status.attendance}")

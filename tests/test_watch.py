@@ -1,0 +1,510 @@
+"""`feddig watch`: what its server gives and refuses, how it says how a run stands, and what it survives."""
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from feddig.cli import main
+from feddig.errors import FedDigError
+from feddig.report import live, live_runs, runs
+from feddig.report.live import LivePage, News
+from feddig.report.live_server import HEADERS, LiveServer
+from feddig.report.page import build_page
+from feddig.report.runs import read_run
+from feddig.run_log import open_log
+from folders import start_feddig
+from report_folders import write_folder, write_grid
+
+LEAVING = ["1100", "1111"]
+
+
+@pytest.fixture(autouse=True)
+def _no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every question looked into."""
+    monkeypatch.setattr(live, "REST_SECONDS", 0.0)
+    monkeypatch.setattr(live, "REST", 0.0)
+
+
+class Answer:
+    """What came back."""
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self.status, self.headers, self.body = response.status, response.headers, response.read()
+
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
+    @property
+    def told(self) -> dict[str, Any]:
+        return dict(json.loads(self.body))
+
+
+class Ask:
+    """Asks a server."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+
+    def __call__(self, path: str = "/state", method: str = "GET", **headers: str) -> Answer:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        try:
+            connection.request(method, path, headers=headers)
+            return Answer(connection.getresponse())
+        finally:
+            connection.close()
+
+
+Serve = Callable[..., Ask]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Serve a folder on a free port, and give a way to ask."""
+    servers = []
+
+    def start(folder: Path, host: str = "127.0.0.1", news: Callable[[], News] = News) -> Ask:
+        server = LiveServer(LivePage(folder, news), host, 0)
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        servers.append(server)
+        return Ask(server.server_port)
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A run of four rounds of which two are done, and nobody at work on it."""
+    return cut(write_folder(tmp_path / "run", [10, 20, 30, 40], LEAVING, finished=False), 2)
+
+
+def cut(run: Path, rounds: int, rest: int = 0) -> Path:
+    """Leave so many rounds of a run, and so many bytes of the next one."""
+    file = run / "metrics.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
+    file.write_text("".join(lines[:rounds]) + "".join(lines[rounds:])[:rest], encoding="utf-8")
+    return run
+
+
+def grow_old(folder: Path) -> None:
+    """Have everything in a folder be an hour old."""
+    for path in folder.rglob("*"):
+        os.utime(path, (time.time() - 3600, time.time() - 3600))
+
+
+def row(round: int, accuracy: float) -> str:
+    told = {"format_version": 1, "round": round, "test_accuracy": accuracy, "present": [0, 1], "recalled": []}
+    return json.dumps({**told, "validation_accuracy": [1.0, 2.0], "seconds": 1.0}) + "\n"
+
+
+def add(run: Path, text: str) -> None:
+    with (run / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+        stream.write(text)
+
+
+def data_in(page: str) -> dict[str, Any]:
+    block = page.split('id="data">')[1].split("</script>")[0]
+    return dict(json.loads(block))
+
+
+def curve_in(page: str) -> list[float]:
+    values: list[float] = data_in(page)["groups"][0]["curves"][0]["mean"]
+    return values
+
+
+# --- what it gives and refuses
+
+
+def test_the_page_is_the_report_and_one_script_more(serve: Serve, run: Path) -> None:
+    answer = serve(run)("/")
+    assert answer.status == 200
+    assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+    assert curve_in(answer.text) == [10, 20]
+    assert "20.0\u00a0% after 2 of 4 rounds" in answer.text
+    assert answer.text.count("<script>") == 2
+    assert "connect-src 'self'" in answer.text
+    report = build_page([read_run(run)])
+    assert report.count("<script>") == 1
+    assert "connect-src" not in report
+
+
+@pytest.mark.parametrize("path", ["/", "/state", "/nowhere"])
+def test_every_answer_has_the_headers_that_protect_it(path: str, serve: Serve, run: Path) -> None:
+    ask = serve(run)
+    for answer in (ask(path), ask(path, "HEAD"), ask(path, "POST"), ask(path, Host="evil.example")):
+        for name, value in HEADERS.items():
+            assert answer.headers[name] == value
+        assert answer.headers["Server"] == "feddig"
+        assert answer.headers["Access-Control-Allow-Origin"] is None
+    policy = HEADERS["Content-Security-Policy"]
+    assert policy.startswith("default-src 'none'; ")
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe-inline' '" not in policy
+    assert HEADERS["Cache-Control"] == "no-store"
+    assert HEADERS["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "BREW"])
+def test_it_can_only_be_read(method: str, serve: Serve, run: Path) -> None:
+    before = {path: path.read_bytes() for path in run.iterdir()}
+    answer = serve(run)("/", method)
+    assert answer.status == 405
+    assert answer.headers["Allow"] == "GET, HEAD"
+    assert {path: path.read_bytes() for path in run.iterdir()} == before
+
+
+def test_a_head_is_the_same_without_a_body(serve: Serve, run: Path) -> None:
+    ask = serve(run)
+    whole, head = ask("/"), ask("/", "HEAD")
+    assert head.status == 200
+    assert head.body == b""
+    assert head.headers["Content-Length"] == str(len(whole.body))
+    assert head.headers["ETag"] == whole.headers["ETag"] == f'"{ask().told["version"]}"'
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/metrics.jsonl",
+        "/experiment.toml",
+        "/../run/summary.json",
+        "/..%2f..%2fetc/passwd",
+        "/%2e%2e/secret",
+        "//etc/passwd",
+        "/./",
+        "/state/",
+        "/digests/silo-0.safetensors",
+        "http://127.0.0.1/state",
+        "\\..\\secret",
+    ],
+)
+def test_nothing_of_the_folder_is_given_by_its_path(path: str, serve: Serve, run: Path) -> None:
+    (run.parent / "secret").write_text("secret")
+    answer = serve(run)(path)
+    assert answer.status == 404
+    assert answer.text == "there is only one page here: /\n"
+
+
+def test_what_is_no_request_gets_one_line(serve: Serve, run: Path) -> None:
+    ask = serve(run)
+    with socket.create_connection(("127.0.0.1", ask.port), timeout=30) as raw:
+        raw.sendall(b"\x16\x03\x01 TLS? <script>\r\n\r\n")
+        said = b"".join(iter(lambda: raw.recv(10_000), b""))
+    assert said == b"Bad Request\n"
+    assert ask().status == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:9", 200),
+        ("127.0.0.1:8765", 200),
+        ("[::1]:8765", 200),
+        ("evil.example", 403),
+        ("evil.example:8765", 403),
+        ("localhost.evil.example", 403),
+        ("127.0.0.1.evil.example", 403),
+        ("192.0.2.1", 403),
+        ("", 403),
+    ],
+)
+def test_a_strangers_name_that_leads_here_is_refused(host: str, status: int, serve: Serve, run: Path) -> None:
+    answer = serve(run)("/state", Host=host)
+    assert answer.status == status
+    if status == 403:
+        assert "--host" in answer.text
+
+
+def test_with_a_host_of_its_own_addresses_are_known_and_strangers_are_not(serve: Serve, run: Path) -> None:
+    ask = serve(run, "0.0.0.0")
+    assert ask("/state", Host="192.0.2.1:8765").status == 200
+    assert ask("/state", Host=f"{socket.gethostname()}:8765").status == 200
+    assert ask("/state", Host="evil.example").status == 403
+
+
+# --- how it stands
+
+
+def test_a_run_that_is_being_worked_on_is_live_and_else_stopped(serve: Serve, run: Path) -> None:
+    ask = serve(run)
+    assert ask().told["state"] == "stopped"
+    assert ask().told["says"] == "stopped at round 2 of 4: no process is at work on it now"
+    with open_log(run):
+        assert ask().told["state"] == "live"
+        assert ask().told["says"] == "live, round 2 of 4"
+        version = ask().told["version"]
+        add(run, row(2, 30.0))
+        assert ask().told["says"] == "live, round 3 of 4"
+        assert ask().told["version"] != version
+        assert curve_in(ask("/").text) == [10, 20, 30]
+    assert ask().told["state"] == "stopped"
+
+
+def test_looking_never_stands_in_a_runs_way(run: Path) -> None:
+    """Whoever looks whether a run is going on holds its lock for an instant; here it is a long one."""
+    fcntl = pytest.importorskip("fcntl", reason="Windows has no such locks")
+    (run / "log.txt").touch()
+    with (run / "log.txt").open("rb") as looking:
+        fcntl.flock(looking.fileno(), fcntl.LOCK_SH)
+        timer = threading.Timer(0.1, fcntl.flock, (looking.fileno(), fcntl.LOCK_UN))
+        timer.start()
+        with open_log(run):
+            assert live_runs._is_worked_on(read_run(run)) is True
+        timer.join()
+    assert live_runs._is_worked_on(read_run(run)) is False
+    with open_log(run), pytest.raises(FedDigError, match="another process is at work"), open_log(run):
+        pass
+
+
+def test_a_finished_run_has_ended(serve: Serve, tmp_path: Path) -> None:
+    ask = serve(write_folder(tmp_path / "run", [10, 20, 30, 40], LEAVING))
+    assert ask().told["state"] == "ended"
+    assert ask().told["says"] == "ended: all 4 rounds are done"
+
+
+def test_a_folder_without_a_run_waits_for_one(serve: Serve, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    ask = serve(folder)
+    assert ask().told["state"] == "waiting"
+    assert ask().told["age"] is None
+    assert "Waiting for a run" in ask("/").text
+    folder.rmdir()
+    write_folder(folder, [10, 20], LEAVING, finished=False)
+    assert curve_in(ask("/").text) == [10, 20]
+    shutil.rmtree(folder)
+    assert ask().told["state"] == "waiting"
+
+
+def test_of_a_comparison_it_says_which_run_is_going_on(serve: Serve, tmp_path: Path) -> None:
+    ask = serve(write_grid(tmp_path / "grid", seeds=1))
+    assert ask().told["says"] == "3 of 3 runs finished; the next may be about to begin"
+    grow_old(tmp_path / "grid")
+    assert ask().told["state"] == "ended"
+    assert ask().told["says"] == "3 of 3 runs finished; no process is at work on any now"
+    new = cut(
+        write_folder(tmp_path / "grid" / "new", [1.0] * 4, LEAVING, algorithm="fednova", finished=False), 1
+    )
+    assert ask().told["state"] == "waiting"
+    grow_old(tmp_path / "grid")
+    assert ask().told["state"] == "stopped"
+    with open_log(new):
+        assert ask().told["says"] == "live, fednova, sequential, seed 0: round 1 of 4; 3 of 4 runs finished"
+    curves = data_in(ask("/").text)["groups"][0]["curves"]
+    assert [curve["name"] for curve in curves] == ["feddig", "fedavg", "fednova", "frozen"]
+
+
+def test_the_age_is_that_of_the_last_write(serve: Serve, run: Path) -> None:
+    ask = serve(run)
+    grow_old(run)
+    assert ask().told["age"] == pytest.approx(3600, abs=60)
+    os.utime(run / "metrics.jsonl")
+    assert ask().told["age"] < 60
+    os.utime(run / "metrics.jsonl", (time.time() + 3600, time.time() + 3600))
+    assert ask().told["age"] == 0
+
+
+def test_what_is_still_to_come_is_not_told_as_if_it_had_happened(serve: Serve, run: Path) -> None:
+    ask = serve(run)
+    assert "All 2 silos stayed so far." in ask("/").text
+    assert "left at round 2" not in ask("/").text
+    add(run, row(2, 30.0))
+    assert "Silo 0 left at round 2." in ask("/").text
+
+
+# --- what changes while it is read
+
+
+@pytest.mark.parametrize("part", [1, 40, -1])
+def test_half_a_line_is_a_round_that_is_not_there_yet(part: int, serve: Serve, run: Path) -> None:
+    ask, line = serve(run), row(2, 30.0)
+    add(run, line[:part])
+    page = ask("/")
+    assert page.status == 200
+    # but for its end, the line says all there is to say
+    assert curve_in(page.text) == ([10, 20, 30] if part == -1 else [10, 20])
+    assert "damaged" not in page.text
+    assert "What is missing" not in page.text
+    add(run, line[part:])
+    assert curve_in(ask("/").text) == [10, 20, 30]
+
+
+def test_a_line_that_is_really_damaged_is_told(serve: Serve, run: Path) -> None:
+    add(run, "{]\n" + row(3, 40.0))
+    assert "line 3 is damaged" in serve(run)("/").text
+
+
+def test_files_may_be_replaced_cut_and_removed_at_any_moment(serve: Serve, run: Path) -> None:
+    ask, over = serve(run), threading.Event()
+    whole = {path: path.read_bytes() for path in run.iterdir()}
+
+    def disturb() -> None:
+        while not over.is_set():
+            for path, content in whole.items():
+                path.write_bytes(content[: len(content) // 2])
+                path.unlink()
+                new = path.with_name(f".{path.name}.part")
+                new.write_bytes(content)
+                os.replace(new, path)
+
+    disturbing = threading.Thread(target=disturb, daemon=True)
+    disturbing.start()
+    try:
+        answers = [ask(path) for _ in range(60) for path in ("/", "/state")]
+    finally:
+        over.set()
+        disturbing.join(30)
+    assert {answer.status for answer in answers} == {200}
+    assert curve_in(ask("/").text) == [10, 20]
+
+
+def test_a_fault_in_a_page_is_one_line_and_the_next_goes_well(
+    serve: Serve, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = serve(run)
+    with monkeypatch.context() as broken:
+        broken.setattr(live, "build_page", lambda *_: 1 / 0)
+        answer = ask("/")
+        assert answer.status == 500
+        assert answer.text == "the page could not be made (ZeroDivisionError: division by zero)\n"
+    assert ask("/").status == 200
+
+
+# --- how little it does
+
+
+def test_nothing_is_read_or_drawn_again_unless_it_changed(
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def counted(module: Any, name: str) -> None:
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *words, **more: (done.append(name), real(*words, **more))[1])
+
+    counted(live, "build_page")
+    counted(live_runs, "read_run")
+    counted(runs, "read_classes")
+    grid = write_grid(tmp_path / "grid", seeds=1)
+    ask = serve(grid)
+    for _ in range(5):
+        ask("/")
+        ask()
+    assert sorted(done) == ["build_page", *["read_classes"] * 3, *["read_run"] * 3]
+    done.clear()
+    for name in ("log.txt", "curves.png"):
+        (grid / "feddig" / "sequential" / "seed-0" / name).write_text("changed")
+    ask("/")
+    assert done == []
+    add(grid / "feddig" / "sequential" / "seed-0", row(10, 90.0))
+    ask("/")
+    assert done == ["read_run", "build_page"]
+
+
+def test_work_is_followed_by_rest(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "REST", 9.0)
+    page = LivePage(run)
+    monkeypatch.setattr(live, "build_page", lambda *_: time.sleep(0.5) or "page")
+    page.page()
+    add(run, row(2, 30.0))
+    before = time.monotonic()
+    assert json.loads(page.state())["says"].startswith("stopped at round 2"), "seen before the work"
+    assert time.monotonic() - before < 0.4
+    monkeypatch.setattr(page, "_good_until", 0.0)
+    assert json.loads(page.state())["says"].startswith("stopped at round 3")
+
+
+# --- the command
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    with pytest.raises(SystemExit) as ended:
+        main(["watch", *map(str, words)])
+    said = capsys.readouterr()
+    assert ended.value.code == 2
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    return line
+
+
+def test_a_port_that_is_taken_is_one_line_with_the_remedy(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert refused(capsys, run, "--port", port) == (
+            f"feddig: error: port {port}: another program listens there already; choose another with --port"
+        )
+
+
+def test_folders_that_cannot_be_watched_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "nowhere: no such folder" in refused(capsys, tmp_path / "nowhere")
+    (tmp_path / "notes.txt").write_text("mine")
+    assert "holds no results, here or below" in refused(capsys, tmp_path)
+    silo = tmp_path / "north"
+    silo.mkdir()
+    (silo / "silo.toml").touch()
+    (silo / "federation.toml").touch()
+    assert "is a silo's folder" in refused(capsys, silo)
+
+
+def test_a_host_that_is_not_here_is_one_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--host 192.0.2.1: is not an address of this machine" in refused(
+        capsys, run, "--port", 0, "--host", "192.0.2.1"
+    )
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_ctrl_c_ends_it_well_and_others_are_warned_of(host: str, run: Path) -> None:
+    process = start_feddig(["watch", run, "--port", 0, "--host", host])
+    assert process.stdout is not None
+    address = process.stdout.readline().strip()
+    assert address.startswith("http://")
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert out == ""
+    assert "Traceback" not in err
+    warning = "feddig: warning: anybody who reaches 0.0.0.0 can read this page"
+    assert (warning in err.splitlines()) == (host == "0.0.0.0")
+
+
+def test_a_comparison_that_is_just_starting_can_be_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cell = tmp_path / "grid" / "feddig" / "none" / "seed-0"
+    cell.mkdir(parents=True)
+    (cell / ".starting").touch()
+    (cell / "partition.csv").touch()
+
+    opened: list[str] = []
+    is_open = threading.Event()
+
+    def interrupted(*_: object) -> None:
+        is_open.wait(30)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LiveServer, "serve_forever", interrupted)
+    monkeypatch.setattr("webbrowser.open", lambda address: (opened.append(address), is_open.set()))
+    with pytest.raises(SystemExit) as ended:
+        main(["watch", str(tmp_path / "grid"), "--port", "0", "--open"])
+    assert not ended.value.code
+    (address,) = capsys.readouterr().out.splitlines()
+    assert address.startswith("http://127.0.0.1:")
+    assert opened == [address]
