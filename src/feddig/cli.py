@@ -19,6 +19,7 @@ from feddig._version import __version__
 from feddig.cli_advise import advise_command
 from feddig.cli_audit import audit_command
 from feddig.cli_federation import federation_app
+from feddig.cli_figures import figures_command
 from feddig.cli_ledger import LedgerFile, Recipient, check_ledger_options, ledger_app
 from feddig.cli_privacy import privacy_command
 from feddig.cli_report import report_command
@@ -61,6 +62,7 @@ app.add_typer(federation_app, name="federation")
 app.add_typer(encoder_app, name="encoder")
 app.command("privacy")(privacy_command)
 app.command("report")(report_command)
+app.command("figures")(figures_command)
 app.command("audit")(audit_command)
 app.command("advise")(advise_command)
 

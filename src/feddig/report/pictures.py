@@ -50,6 +50,27 @@ def read_pictures(folder: Path, producer: str) -> Pictures:
     return Pictures(guidance, means, tuple(missing))
 
 
+def paint_digests(folder: Path, producer: str, count: int) -> tuple[np.ndarray, np.ndarray] | str:
+    """Paint the guidance of single digests as they were sent, and give their soft labels too; or say why not.
+
+    They are taken from the silos in turn, so that every silo shows something.
+    """
+    if producer != "deconvolution":
+        return f"the guidance producer is your own ({producer}), which cannot be run here"
+    silos = [
+        pair
+        for file in sorted((folder / "digests").glob("silo-*.safetensors"))
+        if (pair := _read_digest(file))
+    ]
+    turns = [(silo, place) for place in range(count) for silo in silos if place < len(silo[0])][:count]
+    if not turns:
+        return "guidance is painted from digests, and the folder holds none"
+    guidance = _paint(folder / "guidance.safetensors", np.stack([silo[0][place] for silo, place in turns]))
+    if guidance is None:
+        return "guidance.safetensors is missing, damaged or of another shape than FedDig's own"
+    return guidance, np.stack([silo[1][place] for silo, place in turns])
+
+
 def as_address(image: np.ndarray) -> str:
     """Spell an image as a data: address of a PNG."""
     pixels = (255 * image.clip(0, 1)).round().astype(np.uint8)
@@ -69,14 +90,9 @@ def _read_means(file: Path) -> np.ndarray | None:
 
 def _class_features(folder: Path) -> np.ndarray | None:
     """Estimate each class's mean feature by least squares: a digest is about its labels times these means."""
-    features, labels = [], []
-    for file in sorted(folder.glob("silo-*.safetensors")):
-        try:
-            tensors, _ = read_tensors(file, "digest")
-            features.append(tensors["features"])
-            labels.append(tensors["labels"])
-        except (FileFormatError, KeyError):
-            continue  # the other silos' digests still show something
+    # one that is damaged is left out: the other silos' digests still show something
+    found = [pair for file in sorted(folder.glob("silo-*.safetensors")) if (pair := _read_digest(file))]
+    features, labels = [pair[0] for pair in found], [pair[1] for pair in found]
     if not features or len({each.shape[1:] for each in features + labels}) != 2:
         return None
     mixed, shares = np.concatenate(features), np.concatenate(labels)
@@ -85,6 +101,14 @@ def _class_features(folder: Path) -> np.ndarray | None:
     # features are ReLU's, never below zero
     features_of: np.ndarray = np.maximum(means, 0).reshape(-1, *mixed.shape[1:]).astype(np.float32)
     return features_of
+
+
+def _read_digest(file: Path) -> tuple[np.ndarray, np.ndarray] | None:
+    try:
+        tensors, _ = read_tensors(file, "digest")
+        return tensors["features"], tensors["labels"]
+    except (FileFormatError, KeyError):
+        return None
 
 
 def _paint(file: Path, features: np.ndarray) -> np.ndarray | None:
