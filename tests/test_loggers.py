@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from feddig.errors import FedDigError, SettingError
 from feddig.experiment import Experiment
 from feddig.loggers import opening
 from feddig.loggers.base import LAST, Outcome, numbers_of, settings_of
+from feddig.progress import Silent
 
 ROUNDS = 6
 
@@ -377,3 +379,23 @@ def test_a_server_that_does_not_answer_is_an_error_before_training(
     with pytest.raises(FedDigError, match=r"logging\.mlflow: cannot be opened"):
         run(tiny(mlflow=True), tmp_path / "run", dataset=draw_tiny_dataset())
     assert rows_in(tmp_path / "run") == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_store_that_breaks_down_in_mid_run_is_said_once_and_the_run_ends_well(
+    read_mlflow: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Saboteur(Silent):
+        """Takes the table of metrics away after round 2."""
+
+        def round(self, row: Mapping[str, Any]) -> None:
+            if row["round"] == 2:
+                with sqlite3.connect(tmp_path / "mlflow.db") as database:
+                    database.execute("DROP TABLE metrics")
+
+    with caplog.at_level(logging.INFO, "feddig"):
+        summary = run(tiny(mlflow=True), tmp_path / "run", dataset=draw_tiny_dataset(), progress=Saboteur())
+    assert summary["rounds"] == len(rows_in(tmp_path / "run")) == ROUNDS
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == 1
+    assert said[0].startswith("MLflow: not logged from round 2 on (")

@@ -380,6 +380,41 @@ def test_the_figure_of_mixing_shows_both() -> None:
         )
 
 
+def write_mixed(folder: Path, weights: list[float], **settings: Any) -> Path:
+    """Write digests of two silos with means far apart; within them elements have variance 4 and 1."""
+    chosen = {
+        "digest.samples_per_digest": len(weights),
+        "digest.weights": weights,
+        "digest.mixing": "random",
+        "privacy.mechanism": "none",
+    }
+    write_run(folder, 70.0, settings=chosen | settings)
+    for silo, middle in enumerate((0.0, 100.0)):
+        # of three numbers m - d, m, m + d the sample variance is d squared
+        features = np.array([[-2, -1], [0, 0], [2, 1]], np.float32).reshape(3, 2, 1, 1) + middle
+        labels = np.full((3, 2), 0.5, np.float32)
+        tensors = {"features": features.astype(np.float32), "labels": labels}
+        write_tensors(folder / "digests" / f"silo-{silo}.safetensors", "digest", tensors, {})
+    return folder
+
+
+def test_the_noise_of_mixing_on_an_element_is_that_of_pen_and_paper(tmp_path: Path) -> None:
+    """Equal weights: three of four parts of the variance are the others'. Weights 3/4 and 1/4: one part in ten."""
+    (axes,) = draw_from("element-noise", write_mixed(tmp_path / "even", [0.25] * 4)).axes
+    assert list(axes.get_lines()[0].get_ydata()) == pytest.approx([3.0, 0.75])
+    assert axes.get_lines()[1].get_ydata() == pytest.approx([1.875, 1.875])
+    (axes,) = draw_from("element-noise", write_mixed(tmp_path / "uneven", [0.75, 0.25])).axes
+    assert list(axes.get_lines()[0].get_ydata()) == pytest.approx([0.4, 0.1])
+
+
+def test_noise_of_mixing_cannot_be_told_from_other_noise(tmp_path: Path) -> None:
+    noisy = write_mixed(tmp_path / "noisy", [0.5, 0.5], **{"privacy.mechanism": "paper-laplace"})
+    with pytest.raises(FedDigError, match=r"needs digests with privacy\.mechanism none"):
+        draw_from("element-noise", noisy)
+    with pytest.raises(FedDigError, match="measured on digests, and none of these results has any"):
+        draw_from("element-noise", write_run(tmp_path / "plain", 50.0, algorithm="fedavg"))
+
+
 # --- looks and files
 
 

@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -57,11 +58,7 @@ def paint_digests(folder: Path, producer: str, count: int) -> tuple[np.ndarray, 
     """
     if producer != "deconvolution":
         return f"the guidance producer is your own ({producer}), which cannot be run here"
-    silos = [
-        pair
-        for file in sorted((folder / "digests").glob("silo-*.safetensors"))
-        if (pair := _read_digest(file))
-    ]
+    silos = read_digests(folder / "digests")
     turns = [(silo, place) for place in range(count) for silo in silos if place < len(silo[0])][:count]
     if not turns:
         return "guidance is painted from digests, and the folder holds none"
@@ -90,8 +87,7 @@ def _read_means(file: Path) -> np.ndarray | None:
 
 def _class_features(folder: Path) -> np.ndarray | None:
     """Estimate each class's mean feature by least squares: a digest is about its labels times these means."""
-    # one that is damaged is left out: the other silos' digests still show something
-    found = [pair for file in sorted(folder.glob("silo-*.safetensors")) if (pair := _read_digest(file))]
+    found = read_digests(folder)
     features, labels = [pair[0] for pair in found], [pair[1] for pair in found]
     if not features or len({each.shape[1:] for each in features + labels}) != 2:
         return None
@@ -103,12 +99,14 @@ def _class_features(folder: Path) -> np.ndarray | None:
     return features_of
 
 
-def _read_digest(file: Path) -> tuple[np.ndarray, np.ndarray] | None:
-    try:
-        tensors, _ = read_tensors(file, "digest")
-        return tensors["features"], tensors["labels"]
-    except (FileFormatError, KeyError):
-        return None
+def read_digests(folder: Path) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Read features and soft labels of each silo's digest; a damaged one is left out: the others show something."""
+    found = []
+    for file in sorted(folder.glob("silo-*.safetensors")):
+        with suppress(FileFormatError, KeyError):
+            tensors, _ = read_tensors(file, "digest")
+            found.append((tensors["features"], tensors["labels"]))
+    return found
 
 
 def _paint(file: Path, features: np.ndarray) -> np.ndarray | None:

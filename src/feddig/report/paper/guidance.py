@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from feddig.errors import FedDigError
-from feddig.report.grouping import NUMBERLESS, SEEDS, differing, flatten
 from feddig.report.paper.look import SMALL, explain
+from feddig.report.paper.naming import name_apart
 from feddig.report.pictures import paint_digests, read_pictures
 from feddig.report.runs import Run
 
@@ -77,16 +77,7 @@ def _with_guidance(runs: Sequence[Run]) -> list[tuple[Run, str]]:
         raise FedDigError(
             f"{len(having)} results have guidance, and a figure has room for {MOST_RESULTS}; give fewer folders"
         )
-    tables = [flatten(run.settings) for run in having]
-    apart = [key for key in differing(tables) if key not in NUMBERLESS]
-    # seeds name a row only where nothing else does
-    keys = [key for key in apart if key not in SEEDS] or [key for key in apart if key == "seed"]
-    return [(run, _label(run, keys)) for run in having]
-
-
-def _label(run: Run, keys: Sequence[str]) -> str:
-    spoken = [f"{key.split('.')[-1].replace('samples_per_digest', 'SpD')} {run.setting(key)}" for key in keys]
-    return "\n".join(spoken) or "guidance"
+    return name_apart(having, "guidance")
 
 
 def _class_names(run: Run, classes: int) -> list[str]:

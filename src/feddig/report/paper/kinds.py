@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from feddig.errors import FedDigError, nearest
 from feddig.report.paper.curves import scenario_curves
 from feddig.report.paper.dataset_bars import dataset_bars
+from feddig.report.paper.element_noise import element_noise
 from feddig.report.paper.guidance import class_guidance, digest_guidance
 from feddig.report.paper.mixing import mixing_variance
 from feddig.report.paper.settings_bars import (
@@ -21,7 +22,7 @@ from feddig.report.runs import Run
 
 DRAWN = (
     scenario_curves, skew_bars, silo_count_bars, samples_per_digest_bars, mixing_bars, perturbation_bars,
-    dataset_bars, class_guidance, digest_guidance, mixing_variance,
+    dataset_bars, class_guidance, digest_guidance, element_noise, mixing_variance,
 )  # fmt: skip
 KINDS: dict[str, Callable[..., Figure]] = {each.__name__.replace("_", "-"): each for each in DRAWN}
 
