@@ -18,8 +18,9 @@ from feddig.comparison import grid, run_grid
 from feddig.errors import FedDigError, SettingError
 from feddig.experiment import Experiment
 from feddig.loggers import opening
-from feddig.loggers.base import LAST, Outcome, numbers_of, settings_of
+from feddig.loggers.base import LAST, numbers_of, settings_of
 from feddig.progress import Silent
+from notebook import Notebook, put_notebooks
 
 ROUNDS = 6
 
@@ -69,38 +70,9 @@ def test_settings_are_told_as_they_are_spelled_in_toml() -> None:
 # --- logs that fail, without any package
 
 
-class Notebook:
-    """A log that keeps what it is told."""
-
-    name = "notebook"
-    kept: list["Notebook"]
-
-    def __init__(self, experiment: Experiment, folder: Path) -> None:
-        self.folder, self.next_round = folder, 0
-        self.rounds: list[int] = []
-        self.outcome: Outcome | None = None
-        self.ended = ""
-        self.kept.append(self)
-
-    def log_round(self, row: Mapping[str, Any]) -> None:
-        assert row["round"] == self.next_round
-        self.rounds.append(row["round"])
-        self.next_round += 1
-
-    def finish(self, outcome: Outcome) -> None:
-        self.outcome = outcome
-
-    def close(self, ended: str) -> None:
-        self.ended = ended
-
-
 @pytest.fixture
 def notebooks(monkeypatch: pytest.MonkeyPatch) -> list[Notebook]:
-    """Put a notebook in TensorBoard's place, and give all that are opened."""
-    kept: list[Notebook] = []
-    monkeypatch.setattr(Notebook, "kept", kept, raising=False)
-    monkeypatch.setattr(opening, "KNOWN", {"tensorboard": (Notebook, ["json"], "logging")})
-    return kept
+    return put_notebooks(monkeypatch)
 
 
 def test_a_run_tells_each_round_and_its_end(notebooks: list[Notebook], tmp_path: Path) -> None:
