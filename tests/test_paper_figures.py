@@ -79,7 +79,8 @@ def ticks_of(axes: Axes) -> list[str]:
 
 
 def said_under(figure: Figure) -> str:
-    return figure._supxlabel.get_text() if figure._supxlabel else ""
+    """Read what is explained under a figure, in one line."""
+    return " ".join(figure.get_supxlabel().split())
 
 
 def draw_from(kind: str, *folders: Path, measure: str | None = None) -> Figure:
@@ -237,9 +238,9 @@ def test_data_sets_have_a_panel_each_and_a_missing_run_leaves_a_gap(tmp_path: Pa
     write_run(tmp_path / "more", 55.0, algorithm="fedavg", settings={"data.name": "fashion-mnist"})
     figure = draw_from("dataset-bars", tmp_path)
     first, second = figure.axes
-    assert (first.get_xlabel(), second.get_xlabel()) == ("cifar10", "fashion-mnist")
-    assert bars_of(first) == {"feddig": [71.0], "fedavg": [], "frozen": [61.0]}
-    assert bars_of(second) == {"feddig": [72.0], "fedavg": [55.0], "frozen": [62.0]}
+    assert (first.get_xlabel(), second.get_xlabel()) == ("fashion-mnist", "cifar10")
+    assert bars_of(first) == {"feddig": [72.0], "fedavg": [55.0], "frozen": [62.0]}
+    assert bars_of(second) == {"feddig": [71.0], "fedavg": [], "frozen": [61.0]}
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["feddig", "fedavg", "frozen"]
 
 
@@ -419,9 +420,13 @@ def test_noise_of_mixing_cannot_be_told_from_other_noise(tmp_path: Path) -> None
 
 
 def test_no_two_of_many_names_look_the_same() -> None:
-    looks = looks_of([*USUAL, *(f"feddig+{name}" for name in USUAL), "centralised", "frozen"])
+    scenarios = [
+        f"{name}, {scenario}" for scenario in ("none", "sequential") for name in ("feddig", "frozen")
+    ]
+    looks = looks_of([*USUAL, *(f"feddig+{name}" for name in USUAL), "centralised", "frozen", *scenarios])
     assert len(set(looks.values())) == len(looks)
     assert looks["fedavg"] == looks_of(["fedavg"])["fedavg"], "whatever else is in the figure"
+    assert looks["frozen"] == looks_of(["frozen, none"])["frozen, none"] == FROZEN
 
 
 def test_the_same_results_give_the_same_bytes(tmp_path: Path) -> None:

@@ -6,7 +6,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from feddig.report.paper.cells import Bar, Chart
-from feddig.report.paper.look import SMALL, Look, accuracy_label, bare, explain, looks_of, spell_seeds
+from feddig.report.paper.look import (
+    SMALL,
+    Look,
+    accuracy_label,
+    bare,
+    explain,
+    is_frozen,
+    looks_of,
+    spell_seeds,
+)
 from feddig.report.paper.selecting import SPELLED
 
 ROOM = 0.8
@@ -15,12 +24,15 @@ MOST_NUMBERED = 24
 """Up to so many bars carry their number."""
 LEAST_WIDTH = 0.28
 """Inches of a bar, so that its number fits over it."""
+LETTER = 0.09
+"""Inches of a letter under the bars, about."""
 
 
 def draw_chart(chart: Chart, title: str) -> Figure:
     """Draw one panel: a group of bars for each place, a colour and hatch for each name."""
-    bars = len(chart.places) * len(chart.bars)
-    width = max(4.2, 1.4 + bars * LEAST_WIDTH / ROOM)
+    longest = max(len(line) for place in chart.places for line in place.splitlines())
+    place = max(len(chart.bars) * LEAST_WIDTH / ROOM, longest * LETTER + 0.15)
+    width = max(4.8, 1.4 + len(chart.places) * place)
     figure = Figure(figsize=(min(width, 14.0), 3.8), layout="constrained")
     axes = figure.subplots()
     looks = looks_of([*chart.bars, *chart.lines])
@@ -72,8 +84,15 @@ def draw_bars(axes: Axes, chart: Chart, looks: Mapping[str, Look]) -> None:
 def finish(figure: Figure, axes: Axes, chart: Chart) -> None:
     """Name the accuracy axis, and add the legend and what a reader must know."""
     axes.set_ylabel(f"{accuracy_label(chart.runs)}\n{SPELLED[chart.measure]}")
-    handles, names = axes.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper center", ncols=min(len(names), 5), frameon=False)
+    drawn = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    names = sorted([*chart.bars, *chart.lines], key=is_frozen)
+    figure.legend(
+        [drawn[name] for name in names],
+        names,
+        loc="outside upper center",
+        ncols=min(len(names), 5),
+        frameon=False,
+    )
     also = f"The runs differ also in {', '.join(chart.also)}" if chart.also else ""
     lines = "Level lines: not touched by these settings" if chart.lines else ""
     explain(figure, spell_seeds(chart.counts), lines, also)

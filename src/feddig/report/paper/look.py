@@ -1,5 +1,6 @@
 """How the figures look: colours, dashes and hatches that can be told apart in print and by the colour-blind."""
 
+import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,8 +16,13 @@ HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++")
 GREY = "#777777"
 SMALL = 8
 """Points: of what explains a figure rather than being its subject."""
+SMALL_LETTERS = 15
+"""Letters of that size in an inch, about."""
 USUAL = ("feddig", "fedavg", "fedprox", "fednova", "feddyn", "adabest")
 """The algorithms of the paper, which look the same in every figure whether the others are there or not."""
+
+
+Dash = str | tuple[int, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
@@ -24,20 +30,32 @@ class Look:
     """What tells a curve or a row of bars from the others; any one of the three suffices."""
 
     colour: str
-    dash: str
+    dash: Dash
     hatch: str
 
 
 FROZEN = Look(GREY, ":", "oo")
-"""The control always looks like this."""
+"""The control always looks like this, and a second and third one of a figure nearly so."""
+CONTROLS = (FROZEN, Look("#aaaaaa", (0, (1, 3)), "**"), Look("#444444", (0, (3, 1, 1, 1)), "OO"))
 
 
 def looks_of(names: Iterable[str]) -> dict[str, Look]:
     """Give each name its look: the usual ones theirs, frozen its own, the others what is left."""
-    wanted = list(dict.fromkeys(names))
-    others = [name for name in wanted if name not in USUAL and not is_frozen(name)]
-    places = {name: place for place, name in enumerate((*USUAL, *others))}
-    return {name: FROZEN if is_frozen(name) else _look(places[name]) for name in wanted}
+    looks: dict[str, Look] = {}
+    spare, controls = len(USUAL), 0
+    taken: set[str] = set()
+    for name in dict.fromkeys(names):
+        head = name.split(",")[0]
+        if is_frozen(name):
+            looks[name] = CONTROLS[controls % len(CONTROLS)]
+            controls += 1
+        elif head in USUAL and head not in taken:
+            looks[name] = _look(USUAL.index(head))
+            taken.add(head)
+        else:
+            looks[name] = _look(spare)
+            spare += 1
+    return looks
 
 
 def is_frozen(name: str) -> bool:
@@ -67,7 +85,8 @@ def explain(figure: Figure, *sentences: str) -> None:
     """Write what a reader must know under the figure, small."""
     said = ". ".join(sentence for sentence in sentences if sentence)
     if said:
-        figure.supxlabel(f"{said}.", fontsize=SMALL, color="#333333")
+        across = int(figure.get_figwidth() * SMALL_LETTERS)
+        figure.supxlabel(textwrap.fill(f"{said}.", across), fontsize=SMALL, color="#333333")
 
 
 def accuracy_label(runs: Iterable[Run]) -> str:
