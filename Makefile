@@ -29,7 +29,7 @@ lint: .venv/ready-for-tests
 	touch $@
 
 .venv/ready-for-tests: .venv/ready
-	$(PIP) -e '.[dev,dp,flower]'
+	$(PIP) -e '.[dev,dp,flower,logging]'
 	touch $@
 
 clean:

@@ -32,6 +32,7 @@ COMMANDS = [
     ["run"],
     ["compare"],
     ["privacy"],
+    ["figures"],
     ["digest"],
     ["digest", "make"],
     ["digest", "show"],

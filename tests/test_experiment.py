@@ -94,6 +94,7 @@ EVERY_KEY: dict[str, Any] = {
     "moderator.digest_budget": 50,
     "moderator.noise_aware": False,
     "logging.tensorboard": True,
+    "logging.mlflow": True,
 }
 
 
@@ -519,6 +520,7 @@ def experiments(draw: st.DrawFn) -> Experiment:
         "moderator.joint_lr": numbers(exclude_min=True),
         "moderator.digest_budget": counts,
         "logging.tensorboard": st.booleans(),
+        "logging.mlflow": st.booleans(),
     }
     chosen = draw(st.lists(st.sampled_from(sorted(values)), unique=True))
     flat = {key: draw(values[key]) for key in chosen}
@@ -557,7 +559,7 @@ def test_an_experiment_in_full(tmp_path: Path) -> None:
     assert text.startswith('format_version = 1\nseed = 3\n\n[data]\nname = "fashion-mini"\nlimit = 0\n')
     assert "split = [0.8, 0.1, 0.1]\n" in text
     assert "path" not in text
-    assert text.endswith("[logging]\ntensorboard = false\n\n[algorithm.fedprox]\nmu = 0.5\n")
+    assert text.endswith("[logging]\ntensorboard = false\nmlflow = false\n\n[algorithm.fedprox]\nmu = 0.5\n")
 
 
 # --- what follows from what is set

@@ -35,6 +35,7 @@ from federations import (
     write_message,
 )
 from folders import rows, rows_without_times, tensors
+from notebook import put_notebooks
 
 pytestmark = pytest.mark.flower
 
@@ -115,6 +116,20 @@ def test_what_really_happened_can_be_replayed_in_one_process(
         )
         <= 1e-5
     )
+
+
+def test_the_moderator_logs_every_round_also_after_it_was_cut_off(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notebooks = put_notebooks(monkeypatch)
+    folder = make(logging={"tensorboard": True})
+    moderate(folder, LocalGrid(folder, 3), until=2)
+    summary = moderate(folder, LocalGrid(folder, 3))
+    first, second = notebooks
+    assert (first.rounds, first.ended, first.outcome) == ([0, 1], "paused", None)
+    assert (second.rounds, second.ended) == ([0, 1, 2, 3], "finished")
+    assert second.outcome is not None
+    assert second.outcome.summary == summary
 
 
 # --- silos that fail

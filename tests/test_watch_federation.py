@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from feddig import Dataset, Experiment
-from feddig.cli_watch import _page_about
+from feddig.commands.watch import _page_about
 from feddig.flower.federation_folder import FederationFolder
 from feddig.flower.moderating import moderate_federation
 from feddig.report import live

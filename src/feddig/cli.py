@@ -18,6 +18,7 @@ from feddig.commands.datasets import datasets_command
 from feddig.commands.digest import digest_app
 from feddig.commands.encoder import encoder_app
 from feddig.commands.federation import federation_app
+from feddig.commands.figures import figures_command
 from feddig.commands.ledger import ledger_app
 from feddig.commands.options import INTERRUPTED
 from feddig.commands.privacy import privacy_command
@@ -48,6 +49,7 @@ app.add_typer(encoder_app, name="encoder")
 app.command("privacy")(privacy_command)
 app.command("report")(report_command)
 app.command("watch")(watch_command)
+app.command("figures")(figures_command)
 app.command("audit")(audit_command)
 app.command("advise")(advise_command)
 

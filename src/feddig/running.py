@@ -1,6 +1,5 @@
 """Run an experiment into a results folder, or go on with one that was cut off."""
 
-import importlib.util
 import json
 import logging
 import math
@@ -15,9 +14,10 @@ from feddig.data.datasets import Dataset
 from feddig.device import describe_device
 from feddig.digest import Digest, check_digest
 from feddig.engines.base import Engine
-from feddig.errors import FedDigError, FileFormatError, first_line
+from feddig.errors import FileFormatError, first_line
 from feddig.evaluation import accuracy
 from feddig.experiment import Experiment
+from feddig.loggers.opening import check_logs, open_logs
 from feddig.moderator import Moderator
 from feddig.networks import Networks
 from feddig.outcome import describe_round, summarise, write_outcome, write_page
@@ -54,7 +54,7 @@ def run(
     """
     simulation = build_simulation(experiment, device=device, dataset=dataset, networks=networks)
     folder = ResultsFolder(Path(out))
-    _check_tensorboard(simulation.experiment)
+    check_logs(simulation.experiment)
     folder.check_space(_space(simulation))
     folder.claim()
     folder.write_setting(simulation.experiment, simulation.partition.to_csv(), simulation.absence.to_csv())
@@ -79,7 +79,7 @@ def resume(
         return folder.summary()
     simulation = build_simulation(folder.experiment(), device=device, dataset=dataset, networks=networks)
     folder.check_setting(simulation.partition.to_csv(), simulation.absence.to_csv())
-    _check_tensorboard(simulation.experiment)
+    check_logs(simulation.experiment)
     folder.check_space(_space(simulation))
     return _go_on(simulation, folder, progress or Silent(), until, connect or _in_process)
 
@@ -94,10 +94,7 @@ def _go_on(
         write_class_facts(folder.path, simulation.dataset, simulation.partition)
         _announce(simulation, done)
         recipe, rounds = simulation.experiment.recipe, simulation.experiment.training.rounds
-        board = _tensorboard(simulation.experiment, folder)
         last = rounds if until is None else min(until, rounds)
-        progress.start(simulation.experiment, done, last, simulation.absence.events())
-        started, prepared = time.perf_counter(), 0.0
         steps = run_rounds(
             simulation.moderator,
             connect(simulation, folder),
@@ -105,26 +102,30 @@ def _go_on(
             range(done, last),
             frozen_from=simulation.absence.first_leave(),
         )
-        try:
-            for result in steps:
-                row = _measure(simulation, result)
-                row["seconds"], started = time.perf_counter() - started, time.perf_counter()
-                row["seconds_preparing"] = simulation.lanes.seconds_preparing - prepared
-                prepared = simulation.lanes.seconds_preparing
-                folder.append_metrics(row)
-                folder.write_checkpoint(
-                    result.round + 1, simulation.moderator.state(), simulation.moderator.digests, inputs
-                )
-                progress.round(row)
-                board(row)
-                log.debug("round %d: %s", result.round, json.dumps(row))
-        finally:
-            progress.stop()
-        if last < rounds:
-            return {}
-        summary = _summary(simulation, folder)
-        write_outcome(folder, simulation.experiment, simulation.moderator, simulation.network, summary)
-        return summary
+        with open_logs(simulation.experiment, folder.path, folder.metrics()) as logs:
+            progress.start(simulation.experiment, done, last, simulation.absence.events())
+            started, prepared = time.perf_counter(), 0.0
+            try:
+                for result in steps:
+                    row = _measure(simulation, result)
+                    row["seconds"], started = time.perf_counter() - started, time.perf_counter()
+                    row["seconds_preparing"] = simulation.lanes.seconds_preparing - prepared
+                    prepared = simulation.lanes.seconds_preparing
+                    folder.append_metrics(row)
+                    folder.write_checkpoint(
+                        result.round + 1, simulation.moderator.state(), simulation.moderator.digests, inputs
+                    )
+                    progress.round(row)
+                    logs.round(row)
+                    log.debug("round %d: %s", result.round, json.dumps(row))
+            finally:
+                progress.stop()
+            if last < rounds:
+                return {}
+            summary = _summary(simulation, folder)
+            write_outcome(folder, simulation.experiment, simulation.moderator, simulation.network, summary)
+            logs.finish(summary)
+            return summary
 
 
 def restore(
@@ -232,28 +233,3 @@ def _space(simulation: Simulation) -> int:
         digests = samples // simulation.experiment.digest.samples_per_digest * width * 4
     rows = simulation.experiment.training.rounds * (600 + 60 * simulation.absence.silos)
     return 4 * state + digests + 20 * len(simulation.dataset.train) + rows + 10_000_000
-
-
-def _check_tensorboard(experiment: Experiment) -> None:
-    """Notice a missing TensorBoard before anything is written."""
-    if experiment.logging.tensorboard and importlib.util.find_spec("tensorboard") is None:
-        raise FedDigError("logging.tensorboard: TensorBoard is not there; pip install 'feddig[logging]'")
-
-
-def _tensorboard(experiment: Experiment, folder: ResultsFolder) -> Callable[[dict[str, Any]], None]:
-    """Give what writes a row to TensorBoard, if the experiment asks for it."""
-    if not experiment.logging.tensorboard:
-        return lambda row: None
-    from torch.utils.tensorboard import SummaryWriter
-
-    writer = SummaryWriter(folder.path / "tensorboard")
-
-    def write(row: dict[str, Any]) -> None:
-        for name in ("test_accuracy", "parameter_norm", "seconds"):
-            writer.add_scalar(name, row[name], row["round"])
-        for silo, value in enumerate(row["validation_accuracy"]):
-            if value is not None:
-                writer.add_scalar(f"validation_accuracy/silo_{silo}", value, row["round"])
-        writer.flush()
-
-    return write

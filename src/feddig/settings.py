@@ -200,3 +200,4 @@ class LoggingSettings:
     """[logging]: extra records of a run."""
 
     tensorboard: bool = setting(False, "also write TensorBoard events (extra `logging`)")
+    mlflow: bool = setting(False, "also log to MLflow, where its own variables say (extra `mlflow`)")

@@ -24,6 +24,7 @@ from feddig.flower.deployment import DeploymentEngine
 from feddig.flower.desk import Desk, build_desk
 from feddig.flower.federation_folder import ModeratorFolder
 from feddig.flower.standing import Standing
+from feddig.loggers.opening import Logs, check_logs, open_logs
 from feddig.outcome import describe_round, summarise, write_outcome
 from feddig.record import ResultsFolder
 from feddig.run_log import open_log
@@ -59,6 +60,7 @@ def moderate_federation(
         )
         return results.summary()
     desk = build_desk(contract, folder.test_set, device=device)
+    check_logs(desk.experiment)
     if not results.started:
         results.claim()
         results.write_setting(desk.experiment, None, _attendance(desk, []).to_csv())
@@ -101,10 +103,22 @@ class _Moderating:
 
     def go_on(self, until: int | None) -> dict[str, Any]:
         """Train from the last finished round to the end, recording each round."""
-        desk, moderator = self._desk, self._desk.moderator
-        rounds = desk.experiment.training.rounds
+        desk, rounds = self._desk, self._desk.experiment.training.rounds
         last = rounds if until is None else min(until, rounds)
         self._announce()
+        with open_logs(desk.experiment, self._results.path, self._rows) as logs:
+            self._train(last, logs)
+            if last < rounds:
+                self._note("stopped")
+                return {}
+            summary = self._summary()
+            write_outcome(self._results, desk.experiment, desk.moderator, desk.network, summary)
+            logs.finish(summary)
+        self._note("finished")
+        return summary
+
+    def _train(self, last: int, logs: Logs) -> None:
+        desk, moderator = self._desk, self._desk.moderator
         started, prepared = time.perf_counter(), 0.0
         for result in run_rounds(
             moderator, self._engine, desk.experiment.recipe, self._due(range(self._round, last))
@@ -119,14 +133,8 @@ class _Moderating:
             )
             self._rows.append(row)
             self._results.write_availability(_attendance(desk, self._rows).to_csv())
+            logs.round(row)
             log.info("round %d: %s", result.round, json.dumps(row))
-        if last < rounds:
-            self._note("stopped")
-            return {}
-        summary = self._summary()
-        write_outcome(self._results, desk.experiment, moderator, desk.network, summary)
-        self._note("finished")
-        return summary
 
     def _due(self, rounds: range) -> Iterator[int]:
         """Give the rounds, each when it may begin."""

@@ -12,7 +12,7 @@ SEEDS = ("seed", "data.seed", "absence.seed", "digest.seed")
 """What may differ between runs that are averaged."""
 NAMED = ("algorithm.name", "absence.scenario", "absence.file", "data.name")
 """What a curve or a chart is called by anyway."""
-NUMBERLESS = ("format_version", "data.path", "training.threads", "logging.tensorboard")
+NUMBERLESS = ("format_version", "data.path", "training.threads", "logging.tensorboard", "logging.mlflow")
 """What changes no number that is compared here."""
 
 _RANKS = {"feddig": 0, "frozen": 2}

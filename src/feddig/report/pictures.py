@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -50,6 +51,23 @@ def read_pictures(folder: Path, producer: str) -> Pictures:
     return Pictures(guidance, means, tuple(missing))
 
 
+def paint_digests(folder: Path, producer: str, count: int) -> tuple[np.ndarray, np.ndarray] | str:
+    """Paint the guidance of single digests as they were sent, and give their soft labels too; or say why not.
+
+    They are taken from the silos in turn, so that every silo shows something.
+    """
+    if producer != "deconvolution":
+        return f"the guidance producer is your own ({producer}), which cannot be run here"
+    silos = read_digests(folder / "digests")
+    turns = [(silo, place) for place in range(count) for silo in silos if place < len(silo[0])][:count]
+    if not turns:
+        return "guidance is painted from digests, and the folder holds none"
+    guidance = _paint(folder / "guidance.safetensors", np.stack([silo[0][place] for silo, place in turns]))
+    if guidance is None:
+        return "guidance.safetensors is missing, damaged or of another shape than FedDig's own"
+    return guidance, np.stack([silo[1][place] for silo, place in turns])
+
+
 def as_address(image: np.ndarray) -> str:
     """Spell an image as a data: address of a PNG."""
     pixels = (255 * image.clip(0, 1)).round().astype(np.uint8)
@@ -69,14 +87,8 @@ def _read_means(file: Path) -> np.ndarray | None:
 
 def _class_features(folder: Path) -> np.ndarray | None:
     """Estimate each class's mean feature by least squares: a digest is about its labels times these means."""
-    features, labels = [], []
-    for file in sorted(folder.glob("silo-*.safetensors")):
-        try:
-            tensors, _ = read_tensors(file, "digest")
-            features.append(tensors["features"])
-            labels.append(tensors["labels"])
-        except (FileFormatError, KeyError):
-            continue  # the other silos' digests still show something
+    found = read_digests(folder)
+    features, labels = [pair[0] for pair in found], [pair[1] for pair in found]
     if not features or len({each.shape[1:] for each in features + labels}) != 2:
         return None
     mixed, shares = np.concatenate(features), np.concatenate(labels)
@@ -85,6 +97,16 @@ def _class_features(folder: Path) -> np.ndarray | None:
     # features are ReLU's, never below zero
     features_of: np.ndarray = np.maximum(means, 0).reshape(-1, *mixed.shape[1:]).astype(np.float32)
     return features_of
+
+
+def read_digests(folder: Path) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Read features and soft labels of each silo's digest; a damaged one is left out: the others show something."""
+    found = []
+    for file in sorted(folder.glob("silo-*.safetensors")):
+        with suppress(FileFormatError, KeyError):
+            tensors, _ = read_tensors(file, "digest")
+            found.append((tensors["features"], tensors["labels"]))
+    return found
 
 
 def _paint(file: Path, features: np.ndarray) -> np.ndarray | None:

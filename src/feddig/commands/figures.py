@@ -1,0 +1,51 @@
+"""`feddig figures`: the paper's figures, from results folders."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from feddig.errors import FedDigError
+
+
+def figures_command(
+    kind: Annotated[
+        str, typer.Argument(metavar="KIND", help="Which figure; `list` lists them with what each shows.")
+    ],
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="DIR...", help="Results folders: of runs, or of comparisons, whose runs lie below."
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option(help="Folder for KIND.png and KIND.svg.")] = Path("figures"),
+    measure: Annotated[
+        str | None,
+        typer.Option(
+            help="The accuracy that bars show, as final or absence_mean; without it the paper's "
+            "(rounds 251 to 259), or of shorter runs the last round's."
+        ),
+    ] = None,
+) -> None:
+    """Draw a figure of the paper from your own results, as PNG and SVG. Trains nothing."""
+    from feddig.report.paper.kinds import described, draw, takes_results
+    from feddig.report.paper.saving import save_figure
+    from feddig.report.runs import read_runs
+
+    if kind == "list":
+        _print_kinds(described())
+        return
+    if takes_results(kind) and not folders:
+        raise FedDigError(f"{kind}: is drawn from results; give the folders of runs or comparisons")
+    figure = draw(kind, read_runs(folders) if folders else [], measure)
+    for path in save_figure(figure, out, kind):
+        print(path)
+
+
+def _print_kinds(kinds: list[tuple[str, str]]) -> None:
+    table = Table(show_header=False, box=None)
+    for kind in kinds:
+        table.add_row(*kind)
+    Console(width=None if Console().is_terminal else 140).print(table)

@@ -1,0 +1,62 @@
+"""The noise that mixing puts on each element of a sample's feature, measured on digests."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from feddig.errors import FedDigError
+from feddig.report.paper.look import bare, explain, looks_of
+from feddig.report.paper.naming import name_apart
+from feddig.report.pictures import read_digests
+from feddig.report.runs import Run
+
+
+def element_noise(runs: Sequence[Run]) -> Figure:
+    """Variance of the noise that mixing puts on each feature element, from digests without other noise."""
+    with_digests = [run for run in runs if (run.path / "digests").is_dir()]
+    if not with_digests:
+        raise FedDigError("element noise is measured on digests, and none of these results has any")
+    figure = Figure(figsize=(5.6, 3.8), layout="constrained")
+    axes = figure.subplots()
+    named = name_apart(with_digests, "mixing")
+    looks = looks_of(name for _, name in named)
+    for run, name in named:
+        variances = np.sort(noise_of_mixing(run).ravel())[::-1]
+        axes.plot(
+            variances, drawstyle="steps-mid", color=looks[name].colour, linestyle=looks[name].dash, label=name
+        )
+        axes.axhline(float(variances.mean()), color=looks[name].colour, linewidth=0.8, alpha=0.6)
+    axes.set_xlabel("elements of a feature, from the most to the least perturbed")
+    axes.set_ylabel("variance of the noise by mixing\n(feature units squared)")
+    axes.set_ylim(bottom=0)
+    axes.legend(frameon=False)
+    bare(axes)
+    explain(figure, "Level lines: the same noise spread evenly, as noise of one scale would be")
+    return figure
+
+
+def noise_of_mixing(run: Run) -> np.ndarray:
+    """Estimate, for each element, the variance of what the other samples add to the heaviest one of a digest.
+
+    A digest sum w_k r_k of independent samples has variance v sum w_k^2, which is measured; the others' part of it
+    is v (sum w_k^2 - w_1^2).
+    """
+    mechanism, mixing = run.setting("privacy.mechanism"), run.setting("digest.mixing")
+    if (mechanism, mixing) != ("none", "random"):
+        raise FedDigError(
+            f"{run.path}: element noise needs digests with privacy.mechanism none and digest.mixing random, "
+            f"not {mechanism} and {mixing}"
+        )
+    mixed = int(run.setting("digest.samples_per_digest"))
+    weights = np.asarray(run.setting("digest.weights") or [1 / mixed] * mixed)
+    silos = [features for features, _ in read_digests(run.path / "digests") if len(features) > 1]
+    if not silos:
+        raise FedDigError(f"{run.path}: no silo has two digests, so there is no variance to measure")
+    # silos hold different data: the variance is that within each of them
+    shares = np.array([len(features) - 1 for features in silos])
+    each = np.stack([features.var(axis=0, ddof=1, dtype=np.float64) for features in silos])
+    total = np.average(each, axis=0, weights=shares)
+    power = (weights**2).sum()
+    others: np.ndarray = total * (power - weights.max() ** 2) / power
+    return others

@@ -1,0 +1,373 @@
+"""TensorBoard and MLflow: what they are told is what metrics.jsonl and summary.json say, read back by themselves."""
+
+import importlib.util
+import json
+import logging
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import draw_tiny_dataset, make_tiny_experiment
+from feddig import resume, run
+from feddig.comparison import grid, run_grid
+from feddig.errors import FedDigError, SettingError
+from feddig.experiment import Experiment
+from feddig.loggers import opening
+from feddig.loggers.base import LAST, numbers_of, settings_of
+from feddig.progress import Silent
+from notebook import Notebook, put_notebooks
+
+ROUNDS = 6
+
+
+def tiny(**logs: bool) -> Experiment:
+    return make_tiny_experiment(training={"rounds": ROUNDS}, logging=dict(logs))
+
+
+def rows_in(folder: Path) -> list[dict[str, Any]]:
+    lines = (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+# --- what a log is told
+
+
+def test_a_round_is_told_by_name_and_what_is_unknown_is_left_out() -> None:
+    row = {
+        "round": 3,
+        "test_accuracy": 50.0,
+        "present": [0, 2],
+        "recalled": [1],
+        "validation_accuracy": [40.0, None, 60.0],
+        "losses": {"silos": {"0": 0.5, "2": 0.25}, "recall": {"1": float("nan")}, "joint": None},
+        "seconds": 2.0,
+    }
+    assert numbers_of(row) == {
+        "test_accuracy": 50.0,
+        "seconds": 2.0,
+        "validation_accuracy/silo_0": 40.0,
+        "validation_accuracy/silo_2": 60.0,
+        "losses/silo_0": 0.5,
+        "losses/silo_2": 0.25,
+        "silos/recalled": 1.0,
+        "silos/present": 2.0,
+    }
+    assert list(numbers_of(row))[-1] == LAST
+
+
+def test_settings_are_told_as_they_are_spelled_in_toml() -> None:
+    told = settings_of(tiny())
+    assert (told["training.rounds"], told["algorithm.name"]) == (ROUNDS, "feddig")
+    assert told["data.split"] == "[0.8, 0.1, 0.1]"
+    assert "format_version" not in told
+
+
+# --- logs that fail, without any package
+
+
+@pytest.fixture
+def notebooks(monkeypatch: pytest.MonkeyPatch) -> list[Notebook]:
+    return put_notebooks(monkeypatch)
+
+
+def test_a_run_tells_each_round_and_its_end(notebooks: list[Notebook], tmp_path: Path) -> None:
+    summary = run(tiny(tensorboard=True), tmp_path / "run", dataset=draw_tiny_dataset())
+    (book,) = notebooks
+    assert book.rounds == list(range(ROUNDS))
+    assert book.outcome is not None
+    assert book.outcome.summary == summary
+    assert book.ended == "finished"
+
+
+def test_without_the_setting_nothing_is_opened(notebooks: list[Notebook], tmp_path: Path) -> None:
+    run(tiny(), tmp_path / "run", dataset=draw_tiny_dataset(), until=1)
+    assert notebooks == []
+
+
+def test_a_log_that_breaks_down_is_said_once_and_never_ends_the_training(
+    notebooks: list[Notebook],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def fail(self: Notebook, row: Mapping[str, Any]) -> None:
+        raise ConnectionError("the server\nis gone")
+
+    monkeypatch.setattr(Notebook, "log_round", fail)
+    with caplog.at_level(logging.INFO, "feddig"):
+        summary = run(tiny(tensorboard=True), tmp_path / "run", dataset=draw_tiny_dataset())
+    assert summary["rounds"] == ROUNDS
+    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "not logged from round 0 on (ConnectionError: the server)" in said
+    assert notebooks[0].outcome is None
+
+
+def test_what_a_log_missed_is_told_at_the_end(
+    notebooks: list[Notebook], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell, calls = Notebook.log_round, []
+
+    def once_gone(self: Notebook, row: Mapping[str, Any]) -> None:
+        calls.append(row["round"])
+        if calls.count(2) == 1 and row["round"] == 2:
+            raise ConnectionError("gone for a while")
+        tell(self, row)
+
+    monkeypatch.setattr(Notebook, "log_round", once_gone)
+    run(tiny(tensorboard=True), tmp_path / "run", dataset=draw_tiny_dataset())
+    assert calls == [0, 1, 2, 2, 3, 4, 5], "it is left alone from round 2 to the end"
+    assert notebooks[0].rounds == list(range(ROUNDS))
+    assert notebooks[0].outcome is not None
+
+
+def test_a_paused_run_is_not_called_finished_and_an_interrupted_one_is(
+    notebooks: list[Notebook], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tiny(tensorboard=True), tmp_path / "run", dataset=draw_tiny_dataset(), until=2)
+    assert (notebooks[0].ended, notebooks[0].outcome) == ("paused", None)
+
+    def interrupt(self: Notebook, row: Mapping[str, Any]) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Notebook, "log_round", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run(tiny(tensorboard=True), tmp_path / "other", dataset=draw_tiny_dataset())
+    assert notebooks[1].ended == "interrupted"
+
+
+def test_a_run_that_branched_off_another_tells_the_shared_rounds_too(
+    notebooks: list[Notebook], tmp_path: Path
+) -> None:
+    cells = grid(tiny(tensorboard=True), ["fedavg", "frozen"], ["forever"], [0], tmp_path)
+    run_grid(cells, dataset=draw_tiny_dataset())
+    for cell in cells:
+        told = [book for book in notebooks if book.folder == cell.path and book.ended == "finished"]
+        assert [book.rounds for book in told] == [list(range(ROUNDS))]
+    assert "branched" in (cells[1].path / "log.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("setting", "extra"), [("tensorboard", "logging"), ("mlflow", "mlflow")])
+def test_a_missing_package_is_noticed_before_anything_is_written(
+    setting: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(SettingError, match=rf"logging\.{setting}: .* pip install 'feddig\[{extra}\]'"):
+        run(tiny(**{setting: True}), tmp_path / "run", dataset=draw_tiny_dataset())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_log_that_cannot_be_opened_ends_the_run_before_it_trains(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(experiment: Experiment, folder: Path) -> Notebook:
+        raise OSError("no such server")
+
+    monkeypatch.setattr(opening, "KNOWN", {"tensorboard": (refuse, ["json"], "logging")})
+    with pytest.raises(FedDigError, match=r"cannot be opened \(OSError: no such server\).*--resume"):
+        run(tiny(tensorboard=True), tmp_path / "run", dataset=draw_tiny_dataset())
+    assert rows_in(tmp_path / "run") == []
+
+
+# --- TensorBoard
+
+
+@pytest.fixture
+def read_events() -> Callable[[Path], Any]:
+    """Read event files as TensorBoard does."""
+    pytest.importorskip("tensorboard", reason="needs the extra `logging`")
+    from tensorboard.backend.event_processing import event_accumulator
+
+    everything = {event_accumulator.SCALARS: 0, event_accumulator.IMAGES: 0}
+
+    def read(folder: Path) -> Any:
+        return event_accumulator.EventAccumulator(
+            str(folder / "tensorboard"), size_guidance=everything
+        ).Reload()
+
+    return read
+
+
+def check_scalars(events: Any, rows: list[dict[str, Any]]) -> None:
+    """Check that the event files hold each round once, with the numbers of metrics.jsonl."""
+    wanted: dict[str, list[tuple[int, float]]] = {}
+    for row in rows:
+        for name, value in numbers_of(row).items():
+            wanted.setdefault(name, []).append((row["round"], value))
+    assert {"test_accuracy", "validation_accuracy/silo_0", "losses/joint", "losses/recall_0"} <= wanted.keys()
+    for name, values in wanted.items():
+        found = [(event.step, event.value) for event in events.Scalars(name)]
+        assert [step for step, _ in found] == [step for step, _ in values], name
+        assert [value for _, value in found] == pytest.approx([value for _, value in values], rel=1e-6), name
+
+
+def test_tensorboard_reads_a_whole_run(read_events: Callable[[Path], Any], tmp_path: Path) -> None:
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    folder = tmp_path / "run"
+    summary = run(tiny(tensorboard=True), folder, dataset=draw_tiny_dataset())
+    events = read_events(folder)
+    check_scalars(events, rows_in(folder))
+    assert [event.value for event in events.Scalars("accuracy/final")] == pytest.approx(
+        [summary["accuracy"]["final"]]
+    )
+    assert sorted(events.Tags()["images"]) == ["curves", "guidance"]
+    assert events.Images("curves")[0].width == 960
+    start = HParamsPluginData.FromString(
+        events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
+    )
+    told = start.session_start_info.hparams
+    assert told["training.rounds"].number_value == ROUNDS
+    assert told["algorithm.name"].string_value == "feddig"
+
+
+def test_a_resumed_run_goes_on_in_the_same_log_without_a_step_twice(
+    read_events: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    from torch.utils.tensorboard import SummaryWriter
+
+    folder = tmp_path / "run"
+    run(tiny(tensorboard=True), folder, dataset=draw_tiny_dataset(), until=3)
+    # a kill in the middle of writing: half of round 3 is there
+    with SummaryWriter(folder / "tensorboard") as torn:
+        torn.add_scalar("test_accuracy", 99.0, 3)
+    resume(folder, dataset=draw_tiny_dataset())
+    check_scalars(read_events(folder), rows_in(folder))
+
+
+def test_rounds_that_were_done_but_not_logged_are_logged_on_resuming(
+    read_events: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    run(tiny(tensorboard=True), folder, dataset=draw_tiny_dataset(), until=3)
+    shutil.rmtree(folder / "tensorboard")
+    resume(folder, dataset=draw_tiny_dataset())
+    check_scalars(read_events(folder), rows_in(folder))
+
+
+# --- MLflow
+
+
+@pytest.fixture(scope="session")
+def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow's database without anything in it, which takes seconds to make."""
+    for package in ("mlflow", "sqlalchemy", "alembic"):
+        pytest.importorskip(package, reason="needs the extra `mlflow`")
+    os.environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
+    from mlflow import MlflowClient
+
+    path = tmp_path_factory.mktemp("mlflow") / "mlflow.db"
+    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
+    return path
+
+
+@pytest.fixture
+def read_mlflow(empty_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Give a client of the database in the working folder, which is where MLflow looks by itself."""
+    from mlflow import MlflowClient
+
+    monkeypatch.chdir(tmp_path)
+    for name in [name for name in os.environ if name.startswith("MLFLOW_")]:
+        monkeypatch.delenv(name)
+    shutil.copy(empty_database, tmp_path / "mlflow.db")
+    yield MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
+    # what the log set for this process
+    for name in [name for name in os.environ if name.startswith("MLFLOW_")]:
+        del os.environ[name]
+
+
+def only_run(client: Any, name: str = "feddig") -> Any:
+    experiment = client.get_experiment_by_name(name)
+    (found,) = client.search_runs([experiment.experiment_id])
+    return found
+
+
+def check_metrics(client: Any, run_id: str, rows: list[dict[str, Any]]) -> None:
+    for name in ("test_accuracy", "validation_accuracy/silo_1", "losses/joint", "seconds", LAST):
+        found = [(each.step, each.value) for each in client.get_metric_history(run_id, name)]
+        wanted = [(row["round"], numbers_of(row)[name]) for row in rows]
+        assert sorted(found) == wanted, name
+
+
+@pytest.mark.filterwarnings("ignore")  # MLflow's own, of which there are several
+def test_mlflow_reads_a_whole_run(read_mlflow: Any, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    summary = run(tiny(mlflow=True), folder, dataset=draw_tiny_dataset())
+    found = only_run(read_mlflow)
+    assert found.info.run_name == "feddig-sequential-seed-0"
+    assert found.info.status == "FINISHED"
+    assert found.data.params["training.rounds"] == str(ROUNDS)
+    assert found.data.params["absence.scenario"] == "sequential"
+    assert found.data.tags["algorithm"] == "feddig"
+    assert found.data.metrics["summary/final"] == summary["accuracy"]["final"]
+    check_metrics(read_mlflow, found.info.run_id, rows_in(folder))
+    files = {each.path for each in read_mlflow.list_artifacts(found.info.run_id)}
+    assert {"summary.json", "experiment.toml", "curves.png", "guidance.png", "report.html"} <= files
+    copy = read_mlflow.download_artifacts(found.info.run_id, "summary.json", str(tmp_path))
+    assert json.loads(Path(copy).read_text(encoding="utf-8")) == summary
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_resumed_run_goes_on_in_the_same_mlflow_run_from_any_folder(
+    read_mlflow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "run"
+    run(tiny(mlflow=True), folder, dataset=draw_tiny_dataset(), until=3)
+    assert only_run(read_mlflow).info.status == "RUNNING"
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    resume(folder, dataset=draw_tiny_dataset())
+    found = only_run(read_mlflow)
+    assert found.info.status == "FINISHED"
+    check_metrics(read_mlflow, found.info.run_id, rows_in(folder))
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflows_own_variables_say_where_and_under_which_name(
+    read_mlflow: Any, empty_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from mlflow import MlflowClient
+
+    shutil.copy(empty_database, tmp_path / "other.db")
+    uri = f"sqlite:///{tmp_path / 'other.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "absence")
+    run(tiny(mlflow=True), tmp_path / "run", dataset=draw_tiny_dataset(), until=1)
+    assert only_run(MlflowClient(tracking_uri=uri), "absence").data.tags["seed"] == "0"
+    assert read_mlflow.get_experiment_by_name("absence") is None
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_server_that_does_not_answer_is_an_error_before_training(
+    read_mlflow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    with pytest.raises(FedDigError, match=r"logging\.mlflow: cannot be opened"):
+        run(tiny(mlflow=True), tmp_path / "run", dataset=draw_tiny_dataset())
+    assert rows_in(tmp_path / "run") == []
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_store_that_breaks_down_in_mid_run_is_said_once_and_the_run_ends_well(
+    read_mlflow: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Saboteur(Silent):
+        """Takes the table of metrics away after round 2."""
+
+        def round(self, row: Mapping[str, Any]) -> None:
+            if row["round"] == 2:
+                with sqlite3.connect(tmp_path / "mlflow.db") as database:
+                    database.execute("DROP TABLE metrics")
+
+    with caplog.at_level(logging.INFO, "feddig"):
+        summary = run(tiny(mlflow=True), tmp_path / "run", dataset=draw_tiny_dataset(), progress=Saboteur())
+    assert summary["rounds"] == len(rows_in(tmp_path / "run")) == ROUNDS
+    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(said) == 1
+    assert said[0].startswith("MLflow: not logged from round 2 on (")
