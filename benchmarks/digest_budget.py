@@ -4,7 +4,8 @@
 
 FedDig in the demo's setting, or on the set that --name names in first_results.py's; silos leave one after the other.
 A share of 1 is all digests and runs first, which counts them; a smaller one sets moderator.digest_budget, and each
-pass draws that many anew, fairly over silos and classes. The seconds are those of the joint update alone, which is what the budget lightens.
+pass draws that many anew, fairly over silos and classes. The seconds are those of the joint update alone, which is
+what the budget lightens.
 """
 
 import argparse
