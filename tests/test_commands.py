@@ -164,6 +164,7 @@ def run_command(command: Command) -> None:
     known = command if words is None else Command(command.page, ("feddig", *words))
     added = next((more.split() for begin, more in FEWER.items() if known.starts_with(begin)), [])
     if words is None:
+        assert command.words[0] == "python", f"{command.page}: {command}: neither run nor in ONLY_PARSED"
         done = subprocess.run(
             [sys.executable, *command.words[1:], *added], capture_output=True, text=True, timeout=300
         )

@@ -10,7 +10,9 @@ from typing import Any
 import pytest
 
 import feddig
+from feddig.algorithms import BASES
 from feddig.experiment_file import keys, read_experiment
+from feddig.recipe import FEDDIG
 
 ROOT = Path(__file__).parent.parent
 
@@ -130,3 +132,13 @@ def test_the_page_of_the_api_has_every_public_name() -> None:
     text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
     shown = re.findall(r"^::: feddig\.(\w+)$", text, flags=re.MULTILINE)
     assert sorted(shown) == [name for name in feddig.__all__ if name != "__version__"]
+
+
+def test_every_algorithm_has_a_section_that_says_where_it_differs() -> None:
+    text = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", text, flags=re.MULTILINE))
+    del sections["What all of them share"]
+    assert {title.lower() for title in sections} >= {*BASES, *FEDDIG, "frozen", "centralised", "digests-only"}
+    for title, section in sections.items():
+        assert re.search(r"Names?: `", section), f"{title}: says no name"
+        assert "**Where it differs from the paper" in section, f"{title}: does not say where it differs"
