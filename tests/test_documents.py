@@ -1,13 +1,18 @@
 """Documents that must agree with the program."""
 
 import importlib.util
+import inspect
+import pkgutil
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import feddig
+from feddig.algorithms import BASES
 from feddig.experiment_file import keys, read_experiment
+from feddig.recipe import FEDDIG
 
 ROOT = Path(__file__).parent.parent
 
@@ -53,10 +58,10 @@ def test_keys_that_documents_quote_exist() -> None:
     sections = {key.split(".")[0] for key in known if "." in key}
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         text = page.read_text(encoding="utf-8")
+        objects = named_objects(text) if page.name == "symbols.md" else []
         for quoted in re.findall(r"`((?:{})\.[a-z_.]+)(?: = [^`]*)?`".format("|".join(sections)), text):
-            assert quoted.rstrip(".") in known or quoted.endswith((".py", ".toml", ".safetensors")), (
-                f"{page.name}: {quoted}"
-            )
+            known_otherwise = quoted in objects or quoted.endswith((".py", ".toml", ".safetensors"))
+            assert quoted.rstrip(".") in known or known_otherwise, f"{page.name}: {quoted}"
 
 
 def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,3 +81,64 @@ def test_the_readmes_experiment_is_a_valid_one(tmp_path: Path) -> None:
     experiment = read_experiment(tmp_path / "mine.toml")
     assert experiment.recipe.base == "fednova"
     assert experiment.data.silos == 5
+
+
+def named_objects(text: str) -> list[str]:
+    """Find the objects that tables of symbols name in their last column."""
+    rows = re.findall(r"^\|(?:[^|]*\|){3}([^|]*)\|$", text, flags=re.MULTILINE)
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+
+
+def look_up(name: str) -> Any:
+    """Find what is called module.object.attribute below feddig, or module.object(parameter)."""
+    path, _, parameter = name.removesuffix(")").partition("(")
+    home, _, last = f"feddig.{path}".rpartition(".")
+    owner = pkgutil.resolve_name(home)
+    # a field of a dataclass that has no default is only declared
+    declared = getattr(owner, "__annotations__", {})
+    found = declared[last] if last in declared else getattr(owner, last)
+    return inspect.signature(found).parameters[parameter] if parameter else found
+
+
+def test_every_object_that_the_symbols_name_exists() -> None:
+    names = named_objects((ROOT / "docs" / "symbols.md").read_text(encoding="utf-8"))
+    assert len(names) > 50
+    for name in names:
+        assert look_up(name) is not None, name
+
+
+@pytest.mark.parametrize("name", ["silo.Sillo", "messages.Reply.updates", "digest.make_digest(featuress)"])
+def test_an_object_that_does_not_exist_is_noticed(name: str) -> None:
+    with pytest.raises((AttributeError, KeyError)):
+        look_up(name)
+
+
+def test_the_round_in_a_drawing_names_methods_that_exist() -> None:
+    text = (ROOT / "docs" / "one-round.md").read_text(encoding="utf-8")
+    drawn = (ROOT / "docs" / "images" / "one-round.svg").read_text(encoding="utf-8")
+    homes = {
+        "Silo": "silo",
+        "Moderator": "moderator",
+        "Algorithm": "algorithms.base",
+        "Engine": "engines.base",
+    }
+    names = re.findall(r"\b([A-Z][A-Za-z]+)\.([a-z_]+)\b", " ".join(re.findall(r"`([^`]+)`", text)) + drawn)
+    assert len(names) > 15
+    for home, method in names:
+        assert callable(look_up(f"{homes[home]}.{home}.{method}"))
+
+
+def test_the_page_of_the_api_has_every_public_name() -> None:
+    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    shown = re.findall(r"^::: feddig\.(\w+)$", text, flags=re.MULTILINE)
+    assert sorted(shown) == [name for name in feddig.__all__ if name != "__version__"]
+
+
+def test_every_algorithm_has_a_section_that_says_where_it_differs() -> None:
+    text = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    sections = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", text, flags=re.MULTILINE))
+    del sections["What all of them share"]
+    assert {title.lower() for title in sections} >= {*BASES, *FEDDIG, "frozen", "centralised", "digests-only"}
+    for title, section in sections.items():
+        assert re.search(r"Names?: `", section), f"{title}: says no name"
+        assert "**Where it differs from the paper" in section, f"{title}: does not say where it differs"

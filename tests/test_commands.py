@@ -1,0 +1,327 @@
+"""Every command in README and the documents: run where it can be run in seconds, else parsed by the real program.
+
+A page's commands are run in order in a folder of their own, with fewer rounds, images and seeds, set by options that
+anybody may give. What cannot be run so is named in ONLY_PARSED, with the reason; a new command that is neither is run,
+and fails.
+"""
+
+import importlib.util
+import itertools
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+
+import feddig.cli
+from conftest import draw_tiny_dataset
+from documented import ROOT, Command, commands_of, pages, quoted_commands
+from feddig.experiment_file import demo_experiment, read_experiment
+from report_folders import write_folder
+from test_examples import load_example
+
+ONLY_PARSED = {
+    "make": "makes a whole environment; CI runs `make test`, and the others' recipes are run by tests of their own",
+    ".venv/bin/python -m pip": "installs packages; `make` gives the same commands",
+    "python benchmarks/": "minutes to hours, a GPU, or data that is not bundled; test_benchmarks.py runs some",
+    "feddig compare experiments/paper.toml": "300 rounds on data that is not bundled",
+    "feddig run experiments/paper.toml": "300 rounds on data that is not bundled",
+    "feddig report results/table-1": "of a comparison that is only parsed",
+    "feddig digest make experiments/audit.toml": "needs Fashion-MNIST, which is not bundled",
+    "feddig audit --digests d.safetensors": "needs Fashion-MNIST, which is not bundled",
+    "feddig encoder make --data fashion-mnist": "needs Fashion-MNIST, which is not bundled",
+    "feddig encoder import WEIGHTS": "needs MobileNetV2's weights, which are not ours to ship",
+    "feddig federation up": "starts a moderator and four silos and takes minutes; test_deployment.py does that",
+    "feddig federation status": "of a federation that runs; test_federation_files.py asks for it",
+    "feddig federation moderator": "waits for silos; test_deployment.py starts it by `federation up`",
+    "feddig federation silo": "waits for a moderator; test_supervisor.py runs it",
+    "flwr run": "starts Flower's simulation engine; test_flower.py does that",
+}
+"""Beginnings of commands that are parsed and not run, and why."""
+
+SMALL = "--set data.limit=400 --set data.min_samples=24 --set model.classifier=small"
+FEWER = {
+    "feddig run": f"{SMALL} --set training.rounds=2",
+    "feddig compare": f"{SMALL} --set training.rounds=2 --seeds 0",
+    "feddig digest make": "--set digest.samples_per_digest=4",
+    "feddig advise": f"{SMALL} --rounds 1 --joint-steps 2 --samples-per-digest 4 --mixing random "
+    "--mechanisms discrete-gaussian --epsilons 8 --quick",
+    "feddig audit": "--quick --digests-at-most 12 --pool 100 --canaries 20",
+    "feddig encoder make": "--steps 100",
+    "python -m venv": "--without-pip",
+    "python examples/own_data.py": "--rounds 2",
+    "python examples/tabular.py": "--rounds 2 --seeds 1",
+}
+"""What is added to a command that is run, so that it takes seconds."""
+
+SLOW = {"docs/absence.md", "docs/audit.md", "docs/comparison.md", "docs/own-data-and-model.md"}
+"""Pages whose commands take longest; `make test-all` runs them."""
+
+
+def reason_to_parse(command: Command) -> str | None:
+    """Say why a command is not run, if it is not."""
+    return next((why for begin, why in ONLY_PARSED.items() if _begins(command, begin)), None)
+
+
+def _begins(command: Command, begin: str) -> bool:
+    # "python benchmarks/" names all scripts there
+    return str(command).startswith(begin) if begin.endswith("/") else command.starts_with(begin)
+
+
+BLOCKS = [command for page in pages() for command in commands_of(page)]
+QUOTED = [command for page in pages() for command in quoted_commands(page)]
+PARSED = [command for command in BLOCKS if reason_to_parse(command)]
+
+
+# --- the table
+
+
+def test_the_documents_commands_are_found() -> None:
+    assert len(BLOCKS) > 80
+    shell = "```sh\nfeddig run a && make x  # why\n```\n"
+    indented = "    python b \\\n      --c d\n    not one\n"
+    text = f"# T\n\n{shell}\n{indented}\n```text\nmake y\n```\n"
+    found = [command.words for command in commands_of("page", text)]
+    assert found == [("feddig", "run", "a"), ("make", "x"), ("python", "b", "--c", "d")]
+
+
+@pytest.mark.parametrize("begin", ONLY_PARSED)
+def test_every_exception_is_still_needed(begin: str) -> None:
+    assert any(_begins(command, begin) for command in BLOCKS), "no document has such a command any more"
+
+
+# --- run
+
+
+@pytest.fixture(scope="session")
+def furniture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the documents take for granted: an experiment `mine.toml`, images, and some results."""
+    folder = tmp_path_factory.mktemp("furniture")
+    text = (ROOT / "README.md").read_text("utf-8")
+    (folder / "mine.toml").write_text(text.split("```toml\n")[1].split("```")[0], encoding="utf-8")
+    draw = load_example("own_data").draw_folder
+    draw(folder / "photos")
+    shutil.copytree(folder / "photos" / "test", folder / "images" / "never-used")
+    scans = draw_tiny_dataset(120, 40)
+    parts = {"train": scans.train, "test": scans.test}
+    arrays = {f"x_{name}": part.pixels for name, part in parts.items()}
+    np.savez(folder / "scans.npz", **arrays, **{f"y_{name}": part.labels for name, part in parts.items()})
+    for name in ("experiments", "examples", "src", "constraints.txt"):
+        (folder / name).symlink_to(ROOT / name)
+    return folder
+
+
+def furnish(page: str, folder: Path, furniture: Path) -> None:
+    """Put that into the folder in which a page's commands are run, and what one page alone expects."""
+    for thing in furniture.iterdir():
+        (folder / thing.name).symlink_to(thing)
+    if page == "docs/audit.md":
+        run_command(
+            commands_of("README.md", "    feddig digest make mine.toml --silo 2 --out silo2.safetensors\n")[0]
+        )
+    if page == "docs/report.md":
+        for name in ("demo/feddig/sequential/seed-0", "mine", "a", "b"):
+            write_folder(folder / "results" / name, [50.0, 60.0], ["11", "10"])
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=[pytest.mark.slow] if page in SLOW else [])
+        for page in pages()
+        if any(reason_to_parse(command) is None for command in commands_of(page))
+    ],
+)
+def test_a_pages_commands_run(
+    page: str, furniture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if page == "docs/federation.md":
+        pytest.importorskip("flwr", reason="the extra flower is not there")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    monkeypatch.delenv("FEDDIG_DATA", raising=False)
+    furnish(page, tmp_path, furniture)
+    for command in commands_of(page):
+        if reason_to_parse(command) is None:
+            run_command(command)
+            if "--out" in command.words:
+                out = command.words[command.words.index("--out") + 1]
+                assert Path(out).exists(), f"{page}: {command}: made no {out}"
+    logging.getLogger("feddig").handlers.clear()  # they write to a standard error that is over
+
+
+def run_command(command: Command) -> None:
+    """Run a command, smaller, in this process where it is ours: torch is loaded once."""
+    words = as_feddig(command.words)
+    known = command if words is None else Command(command.page, ("feddig", *words))
+    added = next((more.split() for begin, more in FEWER.items() if known.starts_with(begin)), [])
+    if words is None:
+        assert command.words[0] == "python", f"{command.page}: {command}: neither run nor in ONLY_PARSED"
+        done = subprocess.run(
+            [sys.executable, *command.words[1:], *added], capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, f"{command.page}: {command}\n{done.stderr}"
+        return
+    with pytest.raises(SystemExit) as ended:
+        feddig.cli.main(words if "--resume" in words else [*words, *added])
+    assert not ended.value.code, f"{command.page}: {command}"
+
+
+def as_feddig(words: Sequence[str]) -> list[str] | None:
+    """Give the words after `feddig`, however it is called; None if another program is."""
+    if words[0] == "feddig":
+        return list(words[1:])
+    return list(words[3:]) if list(words[1:3]) == ["-m", "feddig"] else None
+
+
+# --- parse
+
+
+def leaf(words: Sequence[str]) -> tuple[Any, list[str]]:
+    """Follow the words down our tree of commands; give the last one, and the words that are left."""
+    command: Any = typer.main.get_command(feddig.cli.app)
+    left = list(words)
+    while hasattr(command, "commands") and left and not left[0].startswith("-"):
+        assert left[0] in command.commands, f"no command {left[0]!r}"
+        command = command.commands[left.pop(0)]
+    return command, left
+
+
+def parse(words: Sequence[str]) -> Any:
+    """Let the program read a command's words, and run nothing."""
+    command, left = leaf(words)
+    return command.make_context(words[0], left)
+
+
+def overrides_of(words: Sequence[str]) -> list[str]:
+    """Give what --set sets."""
+    return [value for option, value in itertools.pairwise(words) if option == "--set"]
+
+
+@pytest.mark.parametrize("command", [c for c in PARSED if as_feddig(c.words) is not None], ids=str)
+def test_a_command_of_ours_that_is_not_run_is_accepted(
+    command: Command, furniture: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(furniture)
+    words = as_feddig(command.words)
+    assert words is not None
+    context = parse(words)
+    if overrides_of(words):
+        file = context.params.get("file")
+        read_experiment(Path(file), overrides_of(words)) if file else demo_experiment(overrides_of(words))
+
+
+@pytest.mark.parametrize(
+    "wrong", ["feddig compair x.toml", "feddig run --rounds 3", "feddig federation init --silos x"]
+)
+def test_a_command_that_does_not_exist_is_not_accepted(wrong: str) -> None:
+    with pytest.raises((AssertionError, feddig.cli.UsageError)):
+        parse(wrong.split()[1:])
+
+
+@pytest.mark.parametrize("command", [c for c in QUOTED if c.words[0] == "feddig"], ids=str)
+def test_a_command_within_a_sentence_has_options_that_exist(command: Command) -> None:
+    words = [word.strip("[]") for word in command.words[1:]]
+    last, left = leaf(words)
+    known = {name for option in last.params for name in option.opts} | {"--help"}
+    assert [word for word in left if word.startswith("--") and word not in known] == []
+    if overrides_of(left) and "..." not in left:
+        demo_experiment(overrides_of(left))
+
+
+@pytest.mark.parametrize("command", [c for c in [*BLOCKS, *QUOTED] if c.words[0] == "make"], ids=str)
+def test_what_is_made_can_be_made(command: Command) -> None:
+    make = shutil.which("make")
+    if make is None:
+        pytest.skip("no make")
+    done = subprocess.run([make, "-n", *command.words[1:]], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", [c for c in [*PARSED, *QUOTED] if "pip" in c.words[:3]], ids=str)
+def test_pip_takes_what_it_is_told(command: Command) -> None:
+    install = pytest.importorskip("pip._internal.commands").create_command("install")
+    assert command.words[command.words.index("pip") + 1] == "install"
+    options, names = install.parse_args(list(command.words[command.words.index("pip") + 2 :]))
+    assert all((ROOT / name).is_file() for name in options.constraints)
+    assert names or options.editables
+    text = (ROOT / "pyproject.toml").read_text("utf-8")
+    assert all(f"\n{name.split('[')[1].rstrip(']')} = [" in text for name in names if "[" in name)
+
+
+@pytest.mark.flower
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's own options
+@pytest.mark.parametrize("command", [c for c in BLOCKS if c.words[0] == "flwr"], ids=str)
+def test_flower_takes_what_it_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flwr", reason="the extra flower is not there")
+    from flwr.cli.app import app
+
+    monkeypatch.chdir(ROOT)
+    flower: Any = typer.main.get_command(app)
+    run = flower.commands[command.words[1]]
+    context = run.make_context("run", list(command.words[2:]))
+    assert (Path(context.params["app"]) / "pyproject.toml").is_file()
+
+
+SCRIPTS = [c for c in [*BLOCKS, *QUOTED] if c.words[0] == "python" and c.words[1].endswith(".py")]
+
+DRIVER = """
+import argparse, json, runpy, sys
+class Parsed(Exception): pass
+parse = argparse.ArgumentParser.parse_args
+def stop(self, *given):
+    parse(self, *given)
+    raise Parsed
+argparse.ArgumentParser.parse_args = stop
+for words in json.loads(sys.stdin.read()):
+    sys.argv, sys.path[0] = words, words[0].rpartition("/")[0]
+    try:
+        runpy.run_path(words[0], run_name="__main__")
+        print("parsed nothing")
+    except Parsed:
+        print("accepted")
+    except SystemExit as refused:
+        print("refused", refused)
+    except ModuleNotFoundError as missing:
+        print("missing", missing.name)
+"""
+"""Runs scripts up to where they have read their options; in one process, as torch takes seconds to load."""
+
+
+def dry_parse(commands: Sequence[Sequence[str]]) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", DRIVER],
+        input=json.dumps([list(words) for words in commands]),
+        cwd=ROOT,
+        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_scripts_take_what_they_are_told() -> None:
+    said = dry_parse([command.words[1:] for command in SCRIPTS])
+    lacking = {"missing flwr"} if importlib.util.find_spec("flwr") is None else set()
+    lacking |= {"missing sklearn"} if importlib.util.find_spec("sklearn") is None else set()
+    for command, answer in zip(SCRIPTS, said, strict=True):
+        assert answer == "accepted" or answer in lacking, f"{command.page}: {command}: {answer}"
+
+
+def test_scripts_refuse_what_they_do_not_know() -> None:
+    assert dry_parse(
+        [["benchmarks/unmixing.py", "--digest", "x"], ["benchmarks/unmixing.py", "--no-such"]]
+    ) == [
+        "refused 2",
+        "refused 2",
+    ]

@@ -1,0 +1,164 @@
+"""The documentation site: where its pages come from, and that it asks nobody for anything."""
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from browser import Browser, find_chromium
+
+ROOT = Path(__file__).parent.parent
+CHROMIUM = find_chromium()
+WITHOUT = "mkdocs, of the extra docs, is not there"
+
+
+def load_tool(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+pages = load_tool("site_pages")
+checker = load_tool("check_site")
+
+
+# --- where things lie
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ("README.md", "index.md"),
+        ("SECURITY.md", "security.md"),
+        ("docs/privacy.md", "privacy.md"),
+        ("docs/images/one-round.svg", "images/one-round.svg"),
+        ("benchmarks/results/chaos.png", "files/benchmarks/results/chaos.png"),
+        ("src/feddig/training.py", "files/src/feddig/training.py.md"),
+        ("LICENSE", "files/LICENSE.md"),
+    ],
+)
+def test_every_file_has_its_place_in_the_site(path: str, place: str) -> None:
+    assert pages.place_in_site(path) == place
+
+
+def test_links_are_turned_to_these_places() -> None:
+    text = (
+        "[a](privacy.md#top) [b](../SECURITY.md) ![c](../benchmarks/results/chaos.png) [d](https://flower.ai)"
+    )
+    turned = pages.with_links_of_site("docs/federation.md", text)
+    assert turned == (
+        "[a](privacy.md#top) [b](security.md) ![c](files/benchmarks/results/chaos.png) [d](https://flower.ai)"
+    )
+    assert pages.with_links_of_site("README.md", "[x](docs/data.md)") == "[x](data.md)"
+
+
+@pytest.mark.parametrize("code", ["`[a](../x.md)`", "```\n[a](../x.md)\n```"])
+def test_code_is_left_as_it_is(code: str) -> None:
+    assert pages.with_links_of_site("docs/data.md", f"text\n\n{code}\n") == f"text\n\n{code}\n"
+
+
+def test_a_file_is_shown_whole_even_if_it_holds_fences() -> None:
+    text = (ROOT / "README.md").read_text("utf-8").rstrip()
+    assert "```sh" in text
+    head, shown = pages.as_page("README.md").split("````text\n")
+    assert shown == f"{text}\n````\n"
+    assert "exclude: true" in head
+
+
+def test_every_document_is_in_the_navigation_once() -> None:
+    text = (ROOT / "mkdocs.yml").read_text("utf-8")
+    listed = re.findall(r"([a-z-]+\.md)$", text[text.index("\nnav:") :], flags=re.MULTILINE)
+    assert sorted(listed) == sorted(map(pages.place_in_site, pages.documents()))
+
+
+# --- what the check notices
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        '<script src="https://elsewhere.example/x.js"></script>',
+        '<link rel="stylesheet" href="//elsewhere.example/x.css">',
+        '<link rel="preconnect" href="https://elsewhere.example">',
+        '<img src="http://elsewhere.example/x.png">',
+        "<style>@import url(https://elsewhere.example/x.css);</style>",
+        '<p style="background: url(https://elsewhere.example/x.png)">',
+        '<img src="missing.png">',
+    ],
+)
+def test_a_page_that_loads_something_is_named(head: str, tmp_path: Path) -> None:
+    (tmp_path / "index.html").write_text(f"<html><head>{head}</head></html>")
+    (fault,) = checker.faults(tmp_path)
+    assert fault.startswith("index.html: ")
+
+
+def test_links_that_a_person_may_click_are_no_fault(tmp_path: Path) -> None:
+    (tmp_path / "x.css").write_text("a { background: url('data:image/svg+xml;,') }")
+    page = '<link rel="stylesheet" href="x.css"><a href="https://elsewhere.example">'
+    (tmp_path / "index.html").write_text(page)
+    assert list(checker.faults(tmp_path)) == []
+
+
+# --- the site itself
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for package in ("mkdocs", "material", "mkdocstrings"):
+        pytest.importorskip(package, reason=WITHOUT)
+    folder = tmp_path_factory.mktemp("documentation") / "site"
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)],
+        cwd=ROOT,
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def test_the_site_is_built_without_a_warning_and_loads_nothing(site: Path) -> None:
+    assert list(checker.faults(site)) == []
+    assert len(list(site.glob("*.html"))) > 25
+
+
+def test_a_page_shows_what_it_links_to(site: Path) -> None:
+    text = (site / "architecture.html").read_text("utf-8")
+    assert 'href="files/src/feddig/training.py.html"' in text
+    assert "run_rounds" in (site / "files" / "src" / "feddig" / "training.py.html").read_text("utf-8")
+    assert (site / "files" / "benchmarks" / "results" / "chaos.png").stat().st_size > 1000
+
+
+def test_the_api_shows_docstrings(site: Path) -> None:
+    text = (site / "api.html").read_text("utf-8")
+    assert 'id="feddig.run_grid"' in text
+    assert "Draw the table of a scenario" in text
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
+def test_the_search_works_from_the_disk_without_a_request(site: Path, tmp_path: Path) -> None:
+    assert CHROMIUM is not None
+    with Browser(CHROMIUM, tmp_path / "profile") as browser:
+        browser.open(site / "federation.html", theme="dark")
+        assert browser.do("document.body.dataset.mdColorScheme") == "slate"
+        browser.do("document.querySelector('.md-search__input').focus(); 1")
+        browser.call("Input.insertText", text="ledger")
+        count = (
+            "new Promise((done) => { const look = () => { const found = document.querySelector("
+            "'.md-search-result__meta').textContent; /matching/.test(found) ? done(found) : setTimeout(look, 50); };"
+            " look(); })"
+        )
+        assert re.search(r"[1-9]\d* matching", browser.do(count))
+        assert {address.split(":")[0] for address in browser.requests} <= {"file", "data", "blob"}
+        assert browser.complaints == []
