@@ -264,6 +264,8 @@ def test_mistakes_are_one_line_that_names_the_remedy(tmp_path: Path) -> None:
         FedDigError, match=r"skew bars need results that differ in data\.skew; these all have 0\.1"
     ):
         draw_from("skew-bars", one)
+    with pytest.raises(FedDigError, match=r"one: its experiment\.toml has no digest\.mixing"):
+        draw_from("mixing-bars", one)
     with pytest.raises(FedDigError, match="the same run twice, seed 0; leave one out"):
         draw_from("skew-bars", one, again, even)
     with pytest.raises(FedDigError, match=r"differ in training\.lr, so they are not averaged"):

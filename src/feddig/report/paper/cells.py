@@ -61,6 +61,10 @@ def sort_into_chart(
     moving = [run for run in runs if not axis.of_digests or sends_digests(run)]
     if not moving:
         raise FedDigError(f"{kind} need results of an algorithm with digests; these have {_names(runs)}")
+    for run in moving:
+        for key in axis.keys:
+            if run.setting(key) is None:
+                raise FedDigError(f"{run.path}: its experiment.toml has no {key}, by which {kind} are sorted")
     places = list(dict.fromkeys(axis.label(run) for run in sorted(moving, key=axis.sort)))
     if len(places) < fewest:
         raise FedDigError(

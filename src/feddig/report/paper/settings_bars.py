@@ -54,7 +54,7 @@ def _axis_of(key: str, title: str, *, of_digests: bool = False) -> Axis:
 def _value(key: str) -> Callable[[Run], Any]:
     def value(run: Run) -> Any:
         found = run.setting(key)
-        # a damaged or foreign folder may lack the key: it then stands last, and is called None
+        # words and numbers do not compare
         return (not isinstance(found, int | float), found if isinstance(found, int | float) else str(found))
 
     return value
