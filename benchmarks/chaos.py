@@ -253,7 +253,7 @@ class Chaos:
             assert fault.silo is not None
             folder = self._federation.silos[fault.silo]
             if fault.kind == "restart" and not all_of_them:
-                # while it ends, a supervisor ends everything else that bears its folder
+                # one after the other; a second one would wait for the first
                 if not running(folder.path):
                     self._federation.start_silo(fault.silo)
                     fault.ended = self._rounds

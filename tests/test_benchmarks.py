@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
@@ -68,3 +70,21 @@ def test_ways_to_train_on_noisy_digests_are_compared(tmp_path: Path) -> None:
     rows = json.loads(out.read_text())["rows"]
     assert [row["way"] for row in rows][0::4] == ["as received", "as single samples"]
     assert all(5 < value < 100 for row in rows for value in row["accuracy"].values())
+
+
+def test_the_longest_update_is_told_for_two_rates(tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="needs the extra `flower`")
+    out = tmp_path / "lengths.json"
+    few = ("--rounds", "1", "--images", "400", "--bases", "fedavg", "--out", str(out))
+    said = run_benchmark("update_lengths", *few)
+    usual, fast = json.loads(out.read_text())["rows"]
+    assert 0 < usual["longest"] < fast["longest"]
+    assert len(said.splitlines()) == 2
+
+
+def test_the_start_of_a_silos_app_is_measured(tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="needs the extra `flower`")
+    out = tmp_path / "start.json"
+    run_benchmark("app_start", "--repeats", "1", "--out", str(out))
+    rows = json.loads(out.read_text())["rows"]
+    assert rows["ours"]["modules"] < rows["flowers"]["modules"]

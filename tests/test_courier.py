@@ -9,6 +9,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from flwr.app import Error, RecordDict
+from flwr.common.constant import ErrorCode
 
 from feddig.flower import courier
 from feddig.flower.contract import PATIENCE
@@ -55,7 +56,10 @@ class SlowGrid:
     def pull_messages(self, names: Iterable[str]) -> list[Answered]:
         come = [name for name in names if self._replies.get(name, float("inf")) <= self._clock.now]
         gone = self._clock.now > self._thrown_away
-        found = [Answered(name, Error(7, "not there any more") if gone else RecordDict()) for name in come]
+        found = [
+            Answered(name, Error(ErrorCode.MESSAGE_UNAVAILABLE, "long words") if gone else RecordDict())
+            for name in come
+        ]
         for name in come:
             del self._replies[name]
         return found
@@ -121,7 +125,7 @@ def test_a_reply_that_was_thrown_away_or_never_came_is_told_of_too(
     asker, _ = a_round_without_silo_1(clock, comes=15.0, thrown_away=20.0)
     clock.now = 30.0
     asker.drop_late()
-    assert "silo 1: its reply of round 4 is given up: not there any more" in caplog.text
+    assert "silo 1: its reply of round 4 is given up: its message is no longer valid" in caplog.text
     asker, _ = a_round_without_silo_1(clock, comes=float("inf"))
     clock.now += 2 * PATIENCE * DEADLINE
     asker.drop_late()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from flwr.app import Message, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from feddig.flower.contract import PATIENCE
@@ -119,7 +120,8 @@ class Courier:
         if late is None:
             return
         if reply.has_error():
-            reason = reply.error.reason or "failed"
+            gone = reply.error.code == ErrorCode.MESSAGE_UNAVAILABLE
+            reason = "its message is no longer valid" if gone else reply.error.reason or "failed"
             log.warning("silo %d: its reply of round %d is given up: %s", late.silo, late.round, reason)
         else:
             log.warning("silo %d: its reply of round %d came late and is dropped", late.silo, late.round)
