@@ -43,6 +43,7 @@ ONLY_PARSED = {
     "feddig federation status": "of a federation that runs; test_federation_files.py asks for it",
     "feddig federation moderator": "waits for silos; test_deployment.py starts it by `federation up`",
     "feddig federation silo": "waits for a moderator; test_supervisor.py runs it",
+    "feddig watch": "serves until it is ended; test_watch.py does that",
     "flwr run": "starts Flower's simulation engine; test_flower.py does that",
 }
 """Beginnings of commands that are parsed and not run, and why."""
