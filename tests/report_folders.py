@@ -19,6 +19,7 @@ def write_folder(
     silo_names: Sequence[str] | None = None,
     class_names: Sequence[str] = ("shoe", "bag"),
     settings: str = "",
+    data: str = "",
     finished: bool = True,
     measures: dict[str, float | None] | None = None,
 ) -> Path:
@@ -26,7 +27,7 @@ def write_folder(
     folder.mkdir(parents=True)
     silos, rounds = len(present), len(accuracies)
     (folder / "experiment.toml").write_text(
-        f'format_version = 1\nseed = {seed}\n[data]\nname = "fashion-mini"\nsilos = {silos}\nseed = {seed}\n'
+        f'format_version = 1\nseed = {seed}\n[data]\nname = "fashion-mini"\nsilos = {silos}\nseed = {seed}\n{data}'
         f'[absence]\nscenario = "{scenario}"\nseed = {seed}\n[algorithm]\nname = {json.dumps(algorithm)}\n'
         f"[training]\nrounds = {rounds}\n{settings}",
         encoding="utf-8",

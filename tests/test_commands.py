@@ -31,6 +31,9 @@ from test_examples import load_example
 ONLY_PARSED = {
     "make": "makes a whole environment; CI runs `make test`, and the others' recipes are run by tests of their own",
     ".venv/bin/python -m pip": "installs packages; `make` gives the same commands",
+    "pip install": "installs packages",
+    "tensorboard": "serves until it is stopped; test_loggers.py reads the same files by TensorBoard's own reader",
+    "feddig run mine.toml --set logging.mlflow=true": "needs an extra that CI has not; see test_loggers.py",
     "python benchmarks/": "minutes to hours, a GPU, or data that is not bundled; test_benchmarks.py runs some",
     "feddig compare experiments/paper.toml": "300 rounds on data that is not bundled",
     "feddig run experiments/paper.toml": "300 rounds on data that is not bundled",
@@ -128,6 +131,13 @@ def furnish(page: str, folder: Path, furniture: Path) -> None:
         run_command(
             commands_of("README.md", "    feddig digest make mine.toml --silo 2 --out silo2.safetensors\n")[0]
         )
+    if page == "docs/figures.md":
+        write_folder(folder / "results" / "mine", [50.0, 60.0], ["11", "10"])
+        for name, skew in (("01", 0.1), ("05", 0.5), ("1", 1.0)):
+            write_folder(
+                folder / "results" / f"skew-{name}", [50.0, 60.0], ["11", "10"],
+                data=f"skew = {skew}\n", measures={"absence_mean": 60.0},
+            )  # fmt: skip
     if page == "docs/report.md":
         for name in ("demo/feddig/sequential/seed-0", "mine", "a", "b"):
             write_folder(folder / "results" / name, [50.0, 60.0], ["11", "10"])
@@ -146,6 +156,8 @@ def test_a_pages_commands_run(
 ) -> None:
     if page == "docs/federation.md":
         pytest.importorskip("flwr", reason="the extra flower is not there")
+    if page == "docs/logging.md":
+        pytest.importorskip("tensorboard", reason="the extra logging is not there")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.fsync", lambda handle: None)
     monkeypatch.delenv("FEDDIG_DATA", raising=False)
