@@ -22,6 +22,7 @@ from feddig.experiment_file import read_experiment
 from feddig.flower.contract import read_contract
 from feddig.flower.deployed_silo import open_silo
 from feddig.flower.federation_folder import FederationFolder
+from feddig.flower.identity import is_alive
 from feddig.flower.own_app import SILO_PROGRAM, write_programs
 from feddig.flower.processes import end, free_port, running
 from feddig.flower.status import Status, read_status
@@ -299,6 +300,25 @@ def test_a_killed_superlink_costs_at_most_one_round(tmp_path: Path) -> None:
         until(folder, lambda: len(done(folder)) > len(before), seconds=300)
         assert done(folder)[: len(before)] == before
         until(folder, lambda: done(folder)[-1]["present"] == [0, 1], seconds=300)
+    check_nothing_was_lost(folder)
+
+
+@pytest.mark.slow
+def test_what_was_paused_when_everything_was_killed_does_not_block_the_next_start(tmp_path: Path) -> None:
+    folder = init(tmp_path / "federation")
+    silo = folder.silo("silo-0").path
+    with up(folder) as first:
+        until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
+        paused = [*running(silo), *running(folder.moderator.path, "federation\0moderator")]
+        for process in paused:
+            _send(process, signal.SIGSTOP)
+        first.kill()
+        first.wait()
+        before = done(folder)
+        with up(folder):
+            until(folder, lambda: rounds_of(folder, 0)[-1] >= len(before), seconds=300)
+            assert not any(map(is_alive, paused))
+            assert done(folder)[: len(before)] == before
     check_nothing_was_lost(folder)
 
 

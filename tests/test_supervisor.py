@@ -450,6 +450,40 @@ def test_a_killed_node_comes_back_as_the_same_node(whole: Open) -> None:
     assert running(folder.path) == []
 
 
+def waits_for(file: Path, process: int) -> bool:
+    """Tell whether a process has opened a file."""
+    try:
+        return any(link.resolve() == file.resolve() for link in Path(f"/proc/{process}/fd").iterdir())
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+def test_a_supervisor_that_stops_leaves_its_successor_alone(whole: Open) -> None:
+    folder = whole.folder.silo("south")
+
+    def supervisor() -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-m", "feddig", "federation", "silo", str(folder.path)]
+        return start(command, folder.logs / "silo.log", surroundings(folder.path, folder.flower_home))
+
+    first = supervisor()
+    wait_for(lambda: whole.node(1)[1] == "online", 60)
+    (node,) = running(folder.path, "flower-supernode")
+    second = supervisor()
+    try:
+        wait_for(lambda: waits_for(folder.lock, second.pid), 40)
+        first.terminate()
+        assert first.wait(40) == 0
+        wait_for(lambda: running(folder.path, "flower-supernode"), 40)
+        assert second.poll() is None
+        assert not is_alive(node)
+        wait_for(lambda: whole.node(1)[1] == "online", 120)
+    finally:
+        second.terminate()
+        assert second.wait(40) == 0
+    assert running(folder.path) == []
+
+
 @pytest.mark.slow
 def test_a_federation_goes_on_after_each_of_its_processes_was_killed(tmp_path: Path) -> None:
     folder = make(tmp_path / "federation")
