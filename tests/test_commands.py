@@ -138,6 +138,11 @@ def furnish(page: str, folder: Path, furniture: Path) -> None:
                 folder / "results" / f"skew-{name}", [50.0, 60.0], ["11", "10"],
                 data=f"skew = {skew}\n", measures={"absence_mean": 60.0},
             )  # fmt: skip
+    if page == "docs/federation.md":
+        (folder / "keys").mkdir()
+        for silo in ("north", "south"):
+            run_command(commands_of("README.md", f"    feddig federation key made/{silo}\n")[0])
+            shutil.copy(folder / "made" / silo / "key.pub", folder / "keys" / f"{silo}.pub")
     if page == "docs/report.md":
         for name in ("demo/feddig/sequential/seed-0", "mine", "a", "b"):
             write_folder(folder / "results" / name, [50.0, 60.0], ["11", "10"])
