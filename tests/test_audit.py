@@ -171,6 +171,7 @@ def test_every_sound_setting_can_be_rehearsed(bench: Bench, privacy: PrivacySett
     assert bench.subject(digest, mixing_seed=7).of_file
 
 
+@pytest.mark.slow
 def test_the_same_inputs_give_the_same_report(bench: Bench, unprotected: Audit) -> None:
     again = bench.audit(bench.digest(UNPROTECTED, spd=1))
     assert {**again.report, "made": ""} == {**unprotected.report, "made": ""}
@@ -186,6 +187,7 @@ def test_a_report_is_bound_to_digests_settings_and_versions(bench: Bench, unprot
     assert len(bound["settings_hash"]) == 64
 
 
+@pytest.mark.slow
 def test_the_file_itself_is_attacked_where_its_mixing_seed_is_known(bench: Bench) -> None:
     digest = bench.digest(PrivacySettings(), spd=4)
     audit = bench.audit(digest, mixing_seed=7)
@@ -206,6 +208,7 @@ def test_a_file_with_less_noise_than_it_says_is_noticed(bench: Bench) -> None:
     assert found["beyond_chance"] == []
 
 
+@pytest.mark.slow
 def test_unequal_weights_are_audited_as_far_as_they_can_be(bench: Bench) -> None:
     features = bench.members.features
     assert features is not None

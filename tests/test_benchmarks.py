@@ -24,6 +24,7 @@ def run_benchmark(name: str, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_plain_loop_and_the_library_train_to_the_same_weights(tmp_path: Path) -> None:
     out = tmp_path / "peers.json"
     small = ("--images", "40", "--rounds", "2", "--repeats", "1")
@@ -38,6 +39,7 @@ def test_the_plain_loop_and_the_library_train_to_the_same_weights(tmp_path: Path
     assert "to plain" in said
 
 
+@pytest.mark.slow
 def test_the_papers_round_prints_a_line_for_each_case() -> None:
     said = run_benchmark(
         "paper_round", "--images", "400", "--repeats", "1", "--device", "cpu", "--only", "fedavg"
@@ -63,6 +65,7 @@ def test_sound_digests_are_timed_without_an_encoder(tmp_path: Path) -> None:
     assert said.startswith("400 samples, ")
 
 
+@pytest.mark.slow
 def test_ways_to_train_on_noisy_digests_are_compared(tmp_path: Path) -> None:
     out = tmp_path / "ways.json"
     one = ("--epsilons", "8", "--spd", "16", "--mixings", "within-class")
@@ -72,6 +75,7 @@ def test_ways_to_train_on_noisy_digests_are_compared(tmp_path: Path) -> None:
     assert all(5 < value < 100 for row in rows for value in row["accuracy"].values())
 
 
+@pytest.mark.slow
 def test_the_longest_update_is_told_for_two_rates(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="needs the extra `flower`")
     out = tmp_path / "lengths.json"
@@ -82,6 +86,7 @@ def test_the_longest_update_is_told_for_two_rates(tmp_path: Path) -> None:
     assert len(said.splitlines()) == 2
 
 
+@pytest.mark.slow
 def test_the_start_of_a_silos_app_is_measured(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="needs the extra `flower`")
     out = tmp_path / "start.json"
