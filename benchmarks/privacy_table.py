@@ -34,6 +34,7 @@ EPSILONS = (8.0, math.inf, 1.0, 4.0, 32.0)
 SAMPLES_PER_DIGEST = (64, 256, 16, 1024, 4)
 MIXINGS = ("within-class", "random")
 OUT = Path("benchmarks/results/privacy-table")
+SETTINGS = ("encoder", "clip_bound", "joint_steps", "classifier", "rounds", "lr", "batch", "limit")
 MARK = "mean_250_299"
 """What is compared: all silos are away from round 250 on."""
 
@@ -68,6 +69,9 @@ def main() -> None:
     parser.add_argument("--clip-bound", type=float, default=350.0)
     parser.add_argument("--joint-steps", type=int, default=47, help="47: a pass over digests of four")
     parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--classifier", default="size-matched")
+    parser.add_argument("--lr", type=float, default=0.001)
+    parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--limit", type=int, default=0, help="training images; 0: all")
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--work", type=Path, default=Path("results/privacy-table"))
@@ -121,8 +125,9 @@ def experiment_of(cell: Cell, options: argparse.Namespace) -> Experiment:
             "samples_per_digest": cell.samples_per_digest,
         },
         "privacy": noise,
+        "model": {"classifier": options.classifier},
         "moderator": {"joint_steps": options.joint_steps},
-        "training": {"rounds": options.rounds, "threads": options.threads},
+        "training": {key: getattr(options, key) for key in ("rounds", "lr", "batch", "threads")},
     }
     return experiment_from_table(table).located(options.data_dir)
 
@@ -131,9 +136,7 @@ def run_cell(cell: Cell, options: argparse.Namespace) -> dict[str, Any]:
     """Run a cell, or go on with it, and give what is written down."""
     folder, started = ResultsFolder(options.work / cell.name), time.perf_counter()
     told: dict[str, Any] = {"format_version": 1, **asdict(cell), "epsilon": str(cell.epsilon)}
-    told |= {
-        key: getattr(options, key) for key in ("encoder", "clip_bound", "joint_steps", "rounds", "limit")
-    }
+    told |= {key: getattr(options, key) for key in SETTINGS}
     try:
         if folder.started:
             summary = resume(folder.path, device=options.device)
