@@ -228,6 +228,7 @@ def _producer(work: Work, name: str, spd: int, mixing: str, epsilon: float) -> t
     table = {
         "data": {"name": name, "limit": 0 if options.full else options.images},
         "algorithm": {"name": "feddig" if options.full else "digests-only"},
+        "absence": {"scenario": "sequential" if options.full else "none"},
         "digest": {"samples_per_digest": spd, "mixing": mixing},
         "privacy": {"epsilon": epsilon, "scale_size": 10_000 if name in COLOUR else 20_000},
         "training": {"rounds": options.rounds, "batch": 32 if name in COLOUR else 256},
