@@ -34,7 +34,7 @@ EPSILONS = (8.0, math.inf, 1.0, 4.0, 32.0)
 SAMPLES_PER_DIGEST = (64, 256, 16, 1024, 4)
 MIXINGS = ("within-class", "random")
 OUT = Path("benchmarks/results/privacy-table")
-SETTINGS = ("encoder", "clip_bound", "joint_steps", "classifier", "rounds", "lr", "batch", "limit")
+SETTINGS = ("data", "encoder", "clip_bound", "joint_steps", "classifier", "rounds", "lr", "batch", "limit")
 MARK = "mean_250_299"
 """What is compared: all silos are away from round 250 on."""
 
@@ -60,6 +60,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("run", "table"))
+    parser.add_argument("--data", default="fashion-mnist")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--cells", default="all")
@@ -117,7 +118,7 @@ def experiment_of(cell: Cell, options: argparse.Namespace) -> Experiment:
         noise["clip_bound"] = options.clip_bound
     table = {
         "seed": cell.seed,
-        "data": {"name": "fashion-mnist", "limit": options.limit},
+        "data": {"name": options.data, "limit": options.limit},
         "absence": {"scenario": "sequential"},
         "digest": {
             "encoder": options.encoder,
