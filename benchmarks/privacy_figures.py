@@ -44,7 +44,6 @@ from feddig.seeds import seeded_uniforms
 EPSILONS = (0.005, 0.0005)
 PAIRS = ((1.0, 0.0), (0.9, 0.1), (0.7, 0.3), (0.5, 0.5), (0.3, 0.7), (0.1, 0.9), (0.0, 1.0))
 SHOWN = 8
-ATTEMPTS = 4
 COLOUR = {"cifar10"}
 Row = tuple[str, Tensor]
 
@@ -152,7 +151,7 @@ def draw_inverse(work: Work) -> None:
             learnt["generated images"] = generate_images(len(public), 1, torch.Generator().manual_seed(0))
         rows: list[Row] = [("raw", own[:SHOWN])]
         for title, seen in learnt.items():
-            decoder = _inverse(encoder, seen, work)
+            decoder = train_pseudo_inverse(encoder, seen, steps=work.options.steps)
             for spd in sizes:
                 for epsilon in EPSILONS:
                     # a shown image is the first of its digest
@@ -249,16 +248,6 @@ def _producer(work: Work, name: str, spd: int, mixing: str, epsilon: float) -> t
     channels = 3 if name in COLOUR else 1
     producer = load_guidance(folder.path / "guidance.safetensors", digest, (channels, 32, 32))
     return producer, float(summary["accuracy"]["final"])
-
-
-def _inverse(encoder: nn.Module, images: Tensor, work: Work) -> nn.Module:
-    """Train a pseudo-inverse; some starts end in painting everything black, and an attacker would try again."""
-    for seed in range(ATTEMPTS):
-        decoder = train_pseudo_inverse(encoder, images, seed=seed, steps=work.options.steps)
-        if paint(decoder, encoder(images[:64])).std() > images[:64].std() / 4:
-            break
-        work.told["starts_that_painted_black"] = work.told.get("starts_that_painted_black", 0) + 1
-    return decoder
 
 
 def _features(source: ImageSource) -> Tensor:
