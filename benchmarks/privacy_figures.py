@@ -163,7 +163,7 @@ def draw_inverse(work: Work) -> None:
                     work.told[key] = {
                         "ssim": float(ssim(painted, own[:SHOWN]).mean()),
                         "psnr": float(psnr(painted, own[:SHOWN]).mean()),
-                        "ssim_to_other_images": float(ssim(painted, own[SHOWN * 7 : SHOWN * 8]).mean()),
+                        "ssim_to_other_images": float(ssim(painted, public[:SHOWN]).mean()),
                     }
                     rows.append((f"SpD {spd}, {epsilon:g}\n{title}", painted))
         work.keep(f"inverse-{name}", lambda path, rows=rows: _grid(rows, path))  # type: ignore[misc]
