@@ -1,7 +1,8 @@
 """How to train on digests whose noise is known: ways to post-process them, each judged by two small classifiers.
 
-Fashion-MNIST through the shipped encoder; digests with the discrete Gaussian, same-label adjacency, delta 1e-6. The
-classifiers see features alone, learn from digests and are tested on the features of single images without noise.
+Fashion-MNIST through the shipped encoder, or through the even one (--encoder even); digests with the discrete
+Gaussian, same-label adjacency, delta 1e-6. The classifiers see features alone, learn from digests and are tested
+on the features of single images without noise.
 
 python benchmarks/noise_aware.py --data-dir FOLDER --out benchmarks/results/noise_aware.json
 """
@@ -28,8 +29,8 @@ from feddig.settings import DigestSettings, PrivacySettings
 
 CLASSES = 10
 STEPS, BATCH, LR = 400, 256, 3e-3
-UNIT = 60.0
-"""What features are divided by: about their standard deviation over images."""
+UNITS = {"default": 60.0, "even": 20.0}
+"""What an encoder's features are divided by: about their standard deviation over images."""
 
 Way = Callable[[Tensor, Tensor, float, int], Tensor]
 
@@ -76,10 +77,12 @@ def main() -> None:
     parser.add_argument("--epsilons", type=float, nargs="+", default=[8.0, 1.0])
     parser.add_argument("--spd", type=int, nargs="+", default=[4, 64, 1024])
     parser.add_argument("--mixings", nargs="+", default=["random", "within-class"])
+    parser.add_argument("--encoder", choices=UNITS, default="default")
     parser.add_argument("--clip-bound", type=float, default=350.0)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    train, test = _features(options.data, options.data_dir)
+    train, test = _features(options.data, options.data_dir, options.encoder)
+    unit = UNITS[options.encoder]
     norm = _public_norm()
     print(f"median L2 norm of the shipped encoder's features on generated images: {norm:.0f}")
     rows = []
@@ -94,14 +97,16 @@ def main() -> None:
         print(f"{mixing}, epsilon {epsilon:g}, SpD {spd}: {len(digest)} digests, noise {deviation:.3g}")
         for name, way in WAYS.items():
             clear = way(digest.features.flatten(1), digest.labels, deviation, spd)
-            found = {kind: _judge(kind, clear, digest.labels, test) for kind in ("linear", "hidden layer")}
+            found = {
+                kind: _judge(kind, clear, digest.labels, test, unit) for kind in ("linear", "hidden layer")
+            }
             rows.append({**told, "noise_deviation": deviation, "way": name, "accuracy": found})
             print(
                 f"  {name:26}" + "".join(f"{kind} {value:5.1f}  " for kind, value in found.items()),
                 flush=True,
             )
     clean = {
-        kind: _judge(kind, train[0].flatten(1), nn.functional.one_hot(train[1], CLASSES).float(), test)
+        kind: _judge(kind, train[0].flatten(1), nn.functional.one_hot(train[1], CLASSES).float(), test, unit)
         for kind in ("linear", "hidden layer")
     }
     print("raw features, no mixing, no noise  " + str(clean))
@@ -109,6 +114,7 @@ def main() -> None:
         "format_version": 1,
         "command": "python benchmarks/noise_aware.py",
         "data": options.data,
+        "encoder": options.encoder,
         "clip_bound": options.clip_bound,
         "delta": 1e-6,
         "median_norm_on_generated_images": norm,
@@ -125,8 +131,10 @@ def main() -> None:
         options.out.write_text(json.dumps(result, indent=2) + "\n")
 
 
-def _features(name: str, data_dir: Path | None) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    dataset, encoder = load_dataset(name, data_dir=data_dir), load_encoder("default", 1)
+def _features(
+    name: str, data_dir: Path | None, encoder_name: str
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    dataset, encoder = load_dataset(name, data_dir=data_dir), load_encoder(encoder_name, 1)
     pairs = []
     for images in (dataset.train, dataset.test):
         source = ImageSource(images, encoder, torch.device("cpu"))
@@ -148,7 +156,7 @@ def _wiener(rest: Tensor, deviation: float, left: int) -> tuple[Tensor, Tensor]:
     return torch.where(variances > edge, 1 - deviation**2 / variances.clamp(min=edge), 0), directions
 
 
-def _judge(kind: str, features: Tensor, labels: Tensor, test: tuple[Tensor, Tensor]) -> float:
+def _judge(kind: str, features: Tensor, labels: Tensor, test: tuple[Tensor, Tensor], unit: float) -> float:
     """Train a classifier on these and give its test accuracy."""
     torch.manual_seed(0)
     width, stream = features.shape[1], torch.Generator().manual_seed(1)
@@ -159,12 +167,12 @@ def _judge(kind: str, features: Tensor, labels: Tensor, test: tuple[Tensor, Tens
     middle = features.mean(0)
     for _ in range(STEPS):
         batch = torch.randint(len(features), (BATCH,), generator=stream)
-        loss = nn.functional.cross_entropy(network((features[batch] - middle) / UNIT), labels[batch])
+        loss = nn.functional.cross_entropy(network((features[batch] - middle) / unit), labels[batch])
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
     with torch.no_grad():
-        guesses = network((test[0].flatten(1) - middle) / UNIT).argmax(1)
+        guesses = network((test[0].flatten(1) - middle) / unit).argmax(1)
     return round(float((guesses == test[1]).float().mean()) * 100, 1)
 
 

@@ -355,6 +355,17 @@ def test_inversion_beats_strangers_without_mixing_and_noise(images: Tensor) -> N
         assert result.closer.interval()[0] > 0.5
 
 
+def test_a_pseudo_inverse_learns_where_most_pixels_are_black() -> None:
+    """Thin strokes, as in handwriting: every start that is not as dark as they are ends in painting black."""
+    draw = torch_stream(0, "strokes")
+    across = torch.randint(4, 28, (300, 1), generator=draw)
+    strokes = (torch.arange(32) - across).abs() < 2
+    images = (strokes[:, None] & (torch.arange(32) % 31 > 6)[:, None]).float().unsqueeze(1)
+    encoder = load_encoder("default", 1)
+    painted = paint(train_pseudo_inverse(encoder, images, steps=60), encoder(images[:40]))
+    assert (painted - images[:40]).square().mean() < 0.5 * images[:40].var()
+
+
 def test_training_a_pseudo_inverse_leaves_the_global_stream_alone(images: Tensor) -> None:
     before = torch.random.get_rng_state()
     decoders = [train_pseudo_inverse(load_encoder("default", 1), images[:32], steps=2) for _ in range(2)]

@@ -93,3 +93,34 @@ def test_the_start_of_a_silos_app_is_measured(tmp_path: Path) -> None:
     run_benchmark("app_start", "--repeats", "1", "--out", str(out))
     rows = json.loads(out.read_text())["rows"]
     assert rows["ours"]["modules"] < rows["flowers"]["modules"]
+
+
+@pytest.mark.slow
+def test_the_privacy_table_runs_a_cell_once_and_is_written_from_what_is_there(tmp_path: Path) -> None:
+    out, refused = tmp_path / "out", "random-1-1024-seed-0"
+    small = (
+        "--data",
+        "fashion-mini",
+        "--rounds",
+        "2",
+        "--joint-steps",
+        "2",
+        "--classifier",
+        "small",
+        "--device",
+        "cpu",
+    )
+    asked = ("run", "--cells", f"within-class-8-4-seed-0,{refused}", *small)
+    where = ("--work", str(tmp_path / "work"), "--out", str(out))
+    said = run_benchmark("privacy_table", *asked, *where)
+    assert said.startswith("within-class-8-4-seed-0 {'final': ")
+    row = json.loads((out / "within-class-8-4-seed-0.json").read_text())
+    there = row["samples"] + row["left_out"]
+    assert 0.79 * 6000 < there < 0.81 * 6001
+    assert len(row["curve"]) == 2
+    assert "no 1024 training samples" in json.loads((out / f"{refused}.json").read_text())["refused"]
+    assert run_benchmark("privacy_table", *asked, *where) == ""
+    table = run_benchmark("privacy_table", "table", "--out", str(out))
+    assert f"| 8 | {row['accuracy']['final']:.1f} |" in table
+    assert f"{row['left_out']} of {there:,}" in table
+    assert "| 1 |  |  |  |  | refused |" in table

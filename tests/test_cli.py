@@ -814,6 +814,16 @@ def test_privacy_takes_the_encoder_for_the_datas_channels(give: Give) -> None:
     assert json.loads(give(*mine, "--elements", 7).out)["elements"] == 7
 
 
+def test_an_even_encoder_can_be_made_and_used(give: Give) -> None:
+    give("encoder", "make", "--even", "--steps", 1, "--out", "even.safetensors", "--quiet")
+    for encoder in ("even", "even.safetensors"):
+        clip = ("privacy.mechanism=discrete-gaussian", "privacy.delta=1e-6", "privacy.clip_bound=350")
+        words = [word for key in (*clip, f"digest.encoder={encoder}") for word in ("--set", key)]
+        give("digest", "make", *words, "--out", f"{encoder}.digest")
+        shown = json.loads(give("digest", "show", f"{encoder}.digest", "--json").out)
+        assert (shown["clip_bound"], shown["feature_shape"]) == (350, [4, 8, 8])
+
+
 def test_a_mistake_in_the_privacy_keys_is_one_line(give: Give) -> None:
     assert complaint(give("privacy", "--set", "privacy.mechanism=discrete-laplace")).startswith(
         "privacy.clip_bound: discrete-laplace needs a public bound"

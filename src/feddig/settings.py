@@ -96,7 +96,8 @@ class DigestSettings:
     )
     encoder: str = setting(
         "default",
-        "P_R: default, a .safetensors file (feddig encoder make, import), or package.module:function",
+        "P_R: default, even (its codes all of L2 length 350, for sound noise), a .safetensors file (feddig encoder "
+        "make, import), or package.module:function",
     )
     seed: int | None = setting(None, "seed of mixing and noise; left out: from the top-level seed", least=0)
 

@@ -38,7 +38,9 @@ def audit_command(
         str | None,
         typer.Option(metavar="DATA", help="What attackers learn from; without it, half of the holdout."),
     ] = None,
-    encoder: Annotated[str, typer.Option(help="The digests' encoder: default, or its file.")] = "default",
+    encoder: Annotated[
+        str, typer.Option(help="The digests' encoder: default, even, or its file.")
+    ] = "default",
     guidance: Annotated[
         Path | None,
         typer.Option(help="guidance.safetensors of a run, for pictures of what the moderator sees."),

@@ -32,6 +32,9 @@ def encoder_make(
     data_dir: DataDir = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the images and the weights.")] = 0,
     steps: Annotated[int, typer.Option(min=0, help="Training steps; 0: as the shipped ones had.")] = 0,
+    even: Annotated[
+        bool, typer.Option("--even", help="Level its code and give it one length, for sound noise.")
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
     log_level: Level = LogLevel.warning,
@@ -40,6 +43,7 @@ def encoder_make(
     show_log(log_level)
     from feddig.models.encoder import encoder_hash, save_encoder
     from feddig.models.encoder_making import BATCH, SHIPPED_RECIPE, STEPS, make_encoder
+    from feddig.models.even_making import make_even
     from feddig.public_encoder import agreed_channels, facts_about, load_public, recipe_from
 
     def report(step: int, error: float) -> None:
@@ -58,8 +62,9 @@ def encoder_make(
     channels, steps = channels or 1, steps or STEPS
     encoder = make_encoder(channels, seed, steps, report=report, recipe=recipe)
     facts = {"recipe": recipe.name, "seed": str(seed), "steps": str(steps), "batch": str(BATCH)}
-    save_encoder(out, encoder, {**facts, **learnt_from})
-    made = {"path": str(out), "hash": encoder_hash(encoder), "channels": channels, "seed": seed}
+    finished = make_even(encoder, seed) if even else encoder
+    save_encoder(out, finished, {**facts, **learnt_from})
+    made = {"path": str(out), "hash": encoder_hash(finished), "channels": channels, "seed": seed}
     print(json.dumps({**made, **learnt_from}) if as_json else f"{out}  {made['hash']}")
 
 

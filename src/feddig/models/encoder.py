@@ -15,10 +15,13 @@ from torch import Tensor, nn
 
 from feddig.errors import FileFormatError, SettingError
 from feddig.files import content_hash, read_tensors, write_tensors
+from feddig.models import even
+from feddig.models.even import EvenEncoder
 from feddig.models.imported import import_network
 from feddig.models.mobilenet import NETWORK, MobileNetV2
 
 SHIPPED = {1: "grey.safetensors", 3: "colour.safetensors"}
+EVEN = {channels: f"even-{file}" for channels, file in SHIPPED.items()}
 SETTING = "digest.encoder"
 
 
@@ -38,34 +41,42 @@ class ConvEncoder(nn.Module):
         return torch.relu(self.halve(self.summary(edges)))
 
 
+Encoder = ConvEncoder | EvenEncoder | MobileNetV2
+"""Those that have a file of their own."""
+
+
 def load_encoder(spec: str, channels: int) -> nn.Module:
-    """Load the encoder that digest.encoder names: "default", a file, or "package.module:function"."""
+    """Load the encoder that digest.encoder names: "default", "even", a file, or "package.module:function"."""
     encoder: nn.Module
     if spec == "default":
-        encoder = _load_shipped(channels)
+        encoder = _load_shipped(SHIPPED, channels)
+    elif spec == "even":
+        encoder = _load_shipped(EVEN, channels)
     elif spec.endswith(".safetensors"):
         encoder = load_encoder_file(Path(spec), channels)
     elif ":" in spec:
         encoder = import_network(spec, SETTING, "default", channels)
     else:
         raise SettingError(
-            f'{SETTING}: {spec!r} names no encoder; give "default", a .safetensors file '
+            f'{SETTING}: {spec!r} names no encoder; give "default", "even", a .safetensors file '
             'or "package.module:function"'
         )
     encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # twice as fast on a CPU
     return encoder.eval().requires_grad_(False)
 
 
-def save_encoder(path: Path, encoder: ConvEncoder | MobileNetV2, facts: Mapping[str, str]) -> None:
+def save_encoder(path: Path, encoder: Encoder, facts: Mapping[str, str]) -> None:
     """Write the encoder with its kind, its number of channels and its hash; facts say how it was made."""
     proof = {"channels": str(encoder.channels), "hash": encoder_hash(encoder)}
     arrays = _arrays(encoder)
     if isinstance(encoder, MobileNetV2):
         proof, arrays = proof | encoder.facts, _halved(arrays)
+    if isinstance(encoder, EvenEncoder):
+        proof["network"] = even.NETWORK
     write_tensors(Path(path), "encoder", arrays, {**facts, **proof})
 
 
-def load_encoder_file(path: Path, channels: int, setting: str = SETTING) -> ConvEncoder | MobileNetV2:
+def load_encoder_file(path: Path, channels: int, setting: str = SETTING) -> Encoder:
     """Load an encoder of ours from its file; a complaint names the setting that gave the file."""
     if not path.is_file():
         raise SettingError(
@@ -127,21 +138,23 @@ def feature_shape(encoder: nn.Module, image_shape: tuple[int, int, int]) -> tupl
     return tuple(features.shape[1:])
 
 
-def _load_shipped(channels: int) -> nn.Module:
-    if channels not in SHIPPED:
+def _load_shipped(files: Mapping[int, str], channels: int) -> nn.Module:
+    if channels not in files:
         raise SettingError(
             f"{SETTING}: there is a default encoder for 1 or 3 channels, but the images have {channels}; "
             'give a .safetensors file or "package.module:function"'
         )
-    with resources.as_file(resources.files("feddig.encoders") / SHIPPED[channels]) as path:
+    with resources.as_file(resources.files("feddig.encoders") / files[channels]) as path:
         return load_encoder_file(path, channels)
 
 
-def _empty(path: Path, facts: Mapping[str, str], channels: int) -> ConvEncoder | MobileNetV2:
+def _empty(path: Path, facts: Mapping[str, str], channels: int) -> Encoder:
     """Build the network that a file says it is for; files that do not say so are older than the choice."""
     network = facts.get("network")
     if network is None:
         return ConvEncoder(channels)
+    if network == even.NETWORK:
+        return EvenEncoder(ConvEncoder(channels), channels)
     if network == NETWORK:
         with suppress(KeyError, ValueError):
             return MobileNetV2(facts["padding"], facts["normalisation"], int(facts["enlarge"]))

@@ -22,6 +22,8 @@ CHANGES, CHANGE_RATE = 300, 0.1
 SMOOTHNESS = 0.3
 """How much an optimised image pays for differences between neighbours, against those in its code."""
 WIDTH = 64
+LEAST_DIFFERENCE = 0.05
+"""Painted images that differ less than this, as a share of how much true ones do, are all the same image."""
 
 
 class PseudoInverse(nn.Module):
@@ -50,6 +52,12 @@ class PseudoInverse(nn.Module):
         )
         self.register_buffer("unit", torch.ones(()))
 
+    @property
+    def bias(self) -> nn.Parameter:
+        """Of the last convolution: how bright pixels are where a code says nothing."""
+        last = cast(nn.Conv2d, self.layers[4])
+        return cast(nn.Parameter, last.bias)
+
     def forward(self, features: Tensor) -> Tensor:
         """Paint images in [0, 1] from features."""
         return cast(Tensor, self.layers(features.view(-1, *self.code_shape) / self.unit))
@@ -77,25 +85,43 @@ def train_pseudo_inverse(
     encoder: nn.Module, public_images: Tensor, *, seed: int = 0, steps: int = STEPS
 ) -> PseudoInverse:
     """Train a decoder on public images [images, channels, height, width] in [0, 1]."""
-    draw = torch_stream(seed, "pseudo-inverse")
     with torch.no_grad():
         codes = torch.cat([encoder(batch) for batch in torch.split(public_images, 1024)])
-    channels, height, width = public_images.shape[1:]
+    decoder = _train(codes, public_images, seed, steps)
+    if not _tells_apart(decoder, codes, public_images):
+        # where most pixels are black the first steps can kill every channel: begin as dark as the images are
+        decoder = _train(codes, public_images, seed, steps, brightness=float(public_images.mean()))
+    return decoder
+
+
+def _train(
+    codes: Tensor, images: Tensor, seed: int, steps: int, brightness: float | None = None
+) -> PseudoInverse:
+    draw = torch_stream(seed, "pseudo-inverse")
+    channels, height, width = images.shape[1:]
     # first weights come from torch's global stream, which is others' too
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "pseudo-inverse", "first weights"))
         decoder = PseudoInverse(tuple(codes.shape[1:]), (channels, height, width))
     decoder.unit.copy_(codes.std().clamp(min=1e-6))
+    if brightness is not None:
+        nn.init.constant_(decoder.bias, float(torch.logit(torch.tensor(brightness), eps=1e-3)))
     optimiser = torch.optim.Adam(decoder.parameters(), lr=LEARNING_RATE)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     for _ in range(steps):
         rows = torch.randint(len(codes), (BATCH,), generator=draw)
-        loss = mse_loss(decoder(codes[rows]), public_images[rows])
+        loss = mse_loss(decoder(codes[rows]), images[rows])
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         schedule.step()
     return decoder.eval().requires_grad_(False)
+
+
+def _tells_apart(decoder: PseudoInverse, codes: Tensor, images: Tensor) -> bool:
+    """Check that painted images differ from each other at all, where the true ones do."""
+    some = slice(0, BATCH)
+    return bool(paint(decoder, codes[some]).std(0).mean() >= LEAST_DIFFERENCE * images[some].std(0).mean())
 
 
 @torch.no_grad()
