@@ -23,6 +23,7 @@ import matplotlib as mpl
 mpl.use("Agg")  # no screen
 import matplotlib.pyplot as plt
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from feddig.audit_data import load_guidance
@@ -290,8 +291,12 @@ def _grid(rows: Sequence[Row], path: Path) -> None:
 
 
 def _save(figure: Any, path: Path) -> None:
+    """Save with a palette: grids of noisy pictures would take more than a megabyte otherwise."""
     figure.savefig(path, dpi=110)
     plt.close(figure)
+    with Image.open(path) as drawn:
+        few = drawn.convert("RGB").quantize(256, dither=Image.Dither.NONE)
+    few.save(path, optimize=True)
 
 
 if __name__ == "__main__":
