@@ -1,9 +1,11 @@
 """How much FedDig's end depends on who leaves last: other partitions, and the same one in another order.
 
-    python benchmarks/who_leaves_last.py fashion-mnist --cases 0:index,0:size,1:index,2:index
+    python benchmarks/who_leaves_last.py fashion-mnist --cases 0:index,0:size,1:index,0@3:index
 
-A case is a seed, which draws the partition, and the order in which silos leave: `index`, or `size` for the largest
-first. Settings are first_results.py's. Writes OUT/<data set>.json: measures, curves, and each silo's size.
+A case is a seed and the order in which silos leave: `index`, or `size` for the largest first. The seed draws the
+partition too, unless `@` names a seed for that alone: `0@3` has the partition of seed 3 and the first weights, batches,
+mixing and noise of seed 0. Settings are first_results.py's. Writes OUT/<data set>.json: measures, curves, and each
+silo's size; cases that are in it already are not run again.
 """
 
 import argparse
@@ -37,18 +39,22 @@ def main() -> None:
     options = parser.parse_args()
     logging.getLogger("feddig").setLevel(logging.WARNING)
     file = options.out / f"{options.name}{options.label}.json"
-    rows: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"] if file.exists() else []
+    done = {(row["case"], row["algorithm"]) for row in rows}
     for case in options.cases.split(","):
-        seed, _, order = case.partition(":")
+        seeds, _, order = case.partition(":")
+        seed, _, deal = seeds.partition("@")
+        algorithms = [name for name in options.algorithms.split(",") if (case, name) not in done]
         experiment = experiment_of(options.name, options.rounds, "default").located(options.data_dir)
         experiment = replace(
             experiment,
             seed=int(seed),
+            data=replace(experiment.data, seed=int(deal or seed)),
             absence=replace(experiment.absence, order=order),
             training=replace(experiment.training, precision=options.precision),
         )
         work = options.work / options.name / f"{case}{options.label}".replace(":", "-")
-        cells = grid(experiment, options.algorithms.split(","), ["sequential"], [int(seed)], work)
+        cells = grid(experiment, algorithms, ["sequential"], [int(seed)], work)
         for outcome in run_grid(cells):
             if outcome.summary is None:
                 raise FedDigError(f"{case}: {outcome.failure}")
