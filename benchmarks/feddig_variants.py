@@ -3,8 +3,9 @@
     python benchmarks/feddig_variants.py emnist-byclass --data-dir FOLDER --out benchmarks/results/feddig-variants
 
 Settings are first_results.py's, so that the variant `as shipped` repeats its line. A scale is the largest value of the
-code on generated images (64 as shipped); `wide guidance` is a P_G whose transposed convolutions overlap. Writes
-OUT/<data set>.json after each run, and skips variants that are in it already.
+code on generated images (64 as shipped); `wide guidance` is a P_G whose transposed convolutions overlap; `of seed 3`
+draws one thing (P_G's first weights, those of M, digests, partition) as that seed does, and all else as seed
+0. Writes OUT/<data set>.json after each run, and skips variants that are in it already.
 """
 
 import argparse
@@ -15,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from encoder_scale import Scaled
 from first_results import experiment_of
 from torch import nn
@@ -22,8 +24,14 @@ from torch import nn
 from feddig import Networks
 from feddig.experiment import Experiment
 from feddig.files import write_atomically
+from feddig.models.classifier import build_classifier
+from feddig.models.guidance import build_guidance
 from feddig.report.results import read_result
 from feddig.running import run
+from feddig.seeds import derive
+
+CODE, IMAGE = (4, 8, 8), (1, 32, 32)
+CLASSES = {"fashion-mnist": 10, "fashion-mini": 10, "emnist-byclass": 62}
 
 
 def wide_guidance() -> nn.Module:
@@ -51,21 +59,59 @@ def same(experiment: Experiment) -> Experiment:
     return experiment
 
 
-VARIANTS: dict[str, tuple[Callable[[Experiment], Experiment], Callable[[], Networks]]] = {
-    "as shipped": (same, Networks),
-    "scale 16": (same, lambda: Networks(encoder=Scaled(16))),
-    "scale 256": (same, lambda: Networks(encoder=Scaled(256))),
-    "wide guidance": (same, lambda: Networks(guidance=wide_guidance())),
-    "joint lr x 0.1": (with_moderator(joint_lr=0.0001), Networks),
-    "joint lr x 3": (with_moderator(joint_lr=0.003), Networks),
-    "guidance lr x 10": (with_moderator(guidance_lr=0.01), Networks),
-    "two joint epochs": (with_moderator(joint_epochs=2), Networks),
-    "four joint epochs": (with_moderator(joint_epochs=4), Networks),
-    "four recall epochs": (with_moderator(recall_epochs=4), Networks),
-    "four recall, four joint epochs": (with_moderator(recall_epochs=4, joint_epochs=4), Networks),
-    "fp32": (with_precision("fp32"), Networks),
-    "scale 4": (same, lambda: Networks(encoder=Scaled(4))),
-    "scale 1024": (same, lambda: Networks(encoder=Scaled(1024))),
+def with_seed_of(part: str, seed: int) -> Callable[[Experiment], Experiment]:
+    """Draw the partition ("data") or the digests ("digest") from another seed."""
+    return lambda experiment: replace(experiment, **{part: replace(getattr(experiment, part), seed=seed)})
+
+
+def guidance_of(seed: int) -> Callable[[Experiment], Networks]:
+    """Give P_G the first weights that it has in a run of this seed."""
+
+    def build(experiment: Experiment) -> Networks:
+        torch.manual_seed(derive(seed, "initial weights", "guidance"))
+        return Networks(guidance=build_guidance(experiment.model.guidance, CODE, IMAGE))
+
+    return build
+
+
+def classifier_of(seed: int) -> Callable[[Experiment], Networks]:
+    """Give M the first weights that it has in a run of this seed."""
+
+    def build(experiment: Experiment) -> Networks:
+        torch.manual_seed(derive(seed, "initial weights", "classifier"))
+        classes = CLASSES[experiment.data.name]
+        return Networks(classifier=build_classifier(experiment.model.classifier, IMAGE, classes, CODE))
+
+    return build
+
+
+def fixed(**networks: Any) -> Callable[[Experiment], Networks]:
+    """Give these networks, whatever the experiment."""
+    return lambda _: Networks(**{name: build() for name, build in networks.items()})
+
+
+shipped = fixed()
+VARIANTS: dict[str, tuple[Callable[[Experiment], Experiment], Callable[[Experiment], Networks]]] = {
+    "as shipped": (same, shipped),
+    "P_G of seed 3": (same, guidance_of(3)),
+    "M of seed 3": (same, classifier_of(3)),
+    "P_G of seed 1": (same, guidance_of(1)),
+    "P_G of seed 2": (same, guidance_of(2)),
+    "digests of seed 3": (with_seed_of("digest", 3), shipped),
+    "partition of seed 3": (with_seed_of("data", 3), shipped),
+    "scale 16": (same, fixed(encoder=lambda: Scaled(16))),
+    "scale 256": (same, fixed(encoder=lambda: Scaled(256))),
+    "wide guidance": (same, fixed(guidance=wide_guidance)),
+    "joint lr x 0.1": (with_moderator(joint_lr=0.0001), shipped),
+    "joint lr x 3": (with_moderator(joint_lr=0.003), shipped),
+    "guidance lr x 10": (with_moderator(guidance_lr=0.01), shipped),
+    "two joint epochs": (with_moderator(joint_epochs=2), shipped),
+    "four joint epochs": (with_moderator(joint_epochs=4), shipped),
+    "four recall epochs": (with_moderator(recall_epochs=4), shipped),
+    "four recall and joint epochs": (with_moderator(recall_epochs=4, joint_epochs=4), shipped),
+    "fp32": (with_precision("fp32"), shipped),
+    "scale 4": (same, fixed(encoder=lambda: Scaled(4))),
+    "scale 1024": (same, fixed(encoder=lambda: Scaled(1024))),
 }
 
 
@@ -91,7 +137,7 @@ def main() -> None:
             continue
         change, networks = VARIANTS[name]
         out = options.work / options.name / f"{options.algorithm} {name}"
-        summary = run(change(base), out, networks=networks())
+        summary = run(change(base), out, networks=networks(base))
         rows.append(
             {
                 "variant": name,
