@@ -29,7 +29,7 @@ DATA, CLASSIFIER = "fashion-mini", "small"
 APP, LINK, NODE, SILO_APP = (
     "flwr-serverapp",
     "feddig.flower.superlink",
-    "flower-supernode",
+    "feddig.flower.supernode",
     "feddig.flower.own_app",
 )
 SUPERVISOR = "federation\0silo"

@@ -34,7 +34,7 @@ pytestmark = [
 ]
 
 SILOS = 2
-APP, NODE, LINK = "flwr-serverapp", "flower-supernode", "feddig.flower.superlink"
+APP, NODE, LINK = "flwr-serverapp", "feddig.flower.supernode", "feddig.flower.superlink"
 HUNG = "time.sleep(600)"
 EXPERIMENT = """
 [data]

@@ -51,6 +51,7 @@ pytestmark = [
 ]
 
 NAMES = ("north", "south")
+NODE = "feddig.flower.supernode"
 
 
 def make(path: Path, **changes: Any) -> FederationFolder:
@@ -439,13 +440,13 @@ def test_a_killed_node_comes_back_as_the_same_node(whole: Open) -> None:
     folder = whole.folder.silo("south")
     with command("silo", folder.path):
         wait_for(lambda: whole.node(1)[1] == "online", 60)
-        number, (process,) = whole.node(1)[0], running(folder.path, "flower-supernode")
+        number, (process,) = whole.node(1)[0], running(folder.path, NODE)
         os.kill(process, signal.SIGKILL)
         log = folder.logs / "supernode.log"
         wait_for(lambda: log.read_text(encoding="utf-8").count("SuperNode ID:") == 2, 120)
         assert "[code: 2004]" in log.read_text(encoding="utf-8"), "Flower did not refuse it for a while"
         assert whole.node(1) == (number, "online")
-        assert running(folder.path, "flower-supernode") not in ([process], [])
+        assert running(folder.path, NODE) not in ([process], [])
     wait_for(lambda: whole.node(1)[1] == "offline", 20)
     assert running(folder.path) == []
 
@@ -468,13 +469,13 @@ def test_a_supervisor_that_stops_leaves_its_successor_alone(whole: Open) -> None
 
     first = supervisor()
     wait_for(lambda: whole.node(1)[1] == "online", 60)
-    (node,) = running(folder.path, "flower-supernode")
+    (node,) = running(folder.path, NODE)
     second = supervisor()
     try:
         wait_for(lambda: waits_for(folder.lock, second.pid), 40)
         first.terminate()
         assert first.wait(40) == 0
-        wait_for(lambda: running(folder.path, "flower-supernode"), 40)
+        wait_for(lambda: running(folder.path, NODE), 40)
         assert second.poll() is None
         assert not is_alive(node)
         wait_for(lambda: whole.node(1)[1] == "online", 120)

@@ -39,7 +39,9 @@ def test_an_app_that_hangs_is_ended_and_nothing_else_is(
 ) -> None:
     watchdog = Watchdog(party, LONGEST)
     environment = surroundings(party, party)
-    hung, node = (start(sleeper(name), party / "log", environment) for name in (APP, "flower-supernode"))
+    hung, node = (
+        start(sleeper(name), party / "log", environment) for name in (APP, "feddig.flower.supernode")
+    )
     others = subprocess.Popen(sleeper(APP), env={**os.environ, MARK: str(party)})
     # from then on it hears no polite signal, and no alarm of its own
     os.kill(hung.pid, signal.SIGSTOP)

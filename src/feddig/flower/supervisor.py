@@ -6,6 +6,7 @@ The SuperLink gives the same answer to a key that it does not know, so only pati
 
 import logging
 import os
+import sys
 import time
 from pathlib import Path
 from threading import Event
@@ -17,7 +18,7 @@ from feddig.flower.federation_folder import SiloFolder
 from feddig.flower.holding import hold
 from feddig.flower.own_app import write_programs
 from feddig.flower.own_data import read_silo_file
-from feddig.flower.processes import find_program, free_port, quoted, start, stop, surroundings
+from feddig.flower.processes import free_port, quoted, start, stop, surroundings
 from feddig.flower.reaching import reaches
 from feddig.flower.watchdog import Watchdog
 
@@ -122,7 +123,7 @@ def _run_node(folder: SiloFolder, contract: Contract, stopping: Event) -> int:
 
 def _command(folder: SiloFolder, contract: Contract) -> list[str]:
     return [
-        find_program("flower-supernode"),
+        sys.executable, "-P", "-m", "feddig.flower.supernode",
         "--root-certificates", str(folder.ca.resolve()),
         "--superlink", contract.address,
         "--auth-supernode-private-key", str(folder.key.resolve()),
