@@ -54,6 +54,8 @@ from feddig.running import run
 KINDS = ("kill", "stop", "hang", "restart", "bad reply")
 KILLS = ("app in training", "app in the joint update", "SuperLink", "everything")
 MOST_DOWN, LAST_ROUNDS, POINTS = 2, 10, 2.0
+MOST_UNEXPLAINED = 2
+"""Rounds in a row: what a kill of the moderator may cost a silo that was in the middle of something."""
 POLL_SECONDS, SCAN_SECONDS, STUCK_SECONDS, LONGEST_DELAY = 0.05, 0.5, 600.0, 5.0
 MARKS = {"kill": "x", "stop": "s", "hang": "d", "restart": "^", "bad reply": "*"}
 
@@ -320,6 +322,7 @@ def check(chaos: Chaos, federation: RehearsedFederation, rounds: int) -> list[Ch
     starts = read_starts(federation.log())
     killed = sum(kill.played is not None for kill in chaos.kills)
     played = sum(fault.played is not None for fault in chaos.faults)
+    unexplained = longest_unexplained(rows, fault_rows(chaos, rows), len(silos))
     whole = checkpoint is not None and all(
         bool(torch.isfinite(one).all()) for one in checkpoint.state.values()
     )
@@ -328,6 +331,8 @@ def check(chaos: Chaos, federation: RehearsedFederation, rounds: int) -> list[Ch
         ("every fault played", played == len(chaos.faults), f"{played} of {len(chaos.faults)}"),
         ("moderator killed", killed >= 3, f"{killed} times"),
         ("at most two silos down", chaos.most_down <= MOST_DOWN, f"{chaos.most_down}"),
+        ("nobody stays away without a fault", unexplained <= MOST_UNEXPLAINED,
+         f"at most {unexplained} rounds in a row"),
         ("digests as at first", chaos.digests == kept == sent, f"{len(kept)} held"),
         ("one release a silo", all(len(one) == 1 for one in released), f"{[len(one) for one in released]}"),
         ("checkpoint loads", whole and checkpoint is not None and checkpoint.rounds == rounds and held == kept,
@@ -339,6 +344,18 @@ def check(chaos: Chaos, federation: RehearsedFederation, rounds: int) -> list[Ch
         ("at most one round begun twice a kill", len(starts) - 1 <= killed,
          f"{len(starts) - 1} starts anew, {killed} kills"),
     ]  # fmt: skip
+
+
+def longest_unexplained(
+    rows: Sequence[Mapping[str, Any]], faults: Sequence[Mapping[str, Any]], silos: int
+) -> int:
+    """Give for how many rounds in a row some silo was away though nothing was done to it."""
+    longest = 0
+    for silo in range(silos):
+        hit = {round for fault in faults if fault["silo"] == silo for round in fault["missed"]}
+        away = [row["round"] not in hit and silo not in row["present"] for row in rows]
+        longest = max(longest, *(len([*run]) for gone, run in itertools.groupby(away) if gone), 0)
+    return longest
 
 
 def read_starts(log: str) -> list[tuple[int, int]]:
