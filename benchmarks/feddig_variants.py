@@ -74,6 +74,16 @@ def guidance_of(seed: int) -> Callable[[Experiment], Networks]:
     return build
 
 
+def dark_guidance(experiment: Experiment) -> Networks:
+    """Give P_G its first weights of seed 0 with a last bias of -2: it starts with dark pictures."""
+    networks = guidance_of(0)(experiment)
+    assert networks.guidance is not None
+    *_, last = (layer for layer in networks.guidance.modules() if isinstance(layer, nn.ConvTranspose2d))
+    assert last.bias is not None
+    nn.init.constant_(last.bias, -2.0)
+    return networks
+
+
 def classifier_of(seed: int) -> Callable[[Experiment], Networks]:
     """Give M the first weights that it has in a run of this seed."""
 
@@ -97,6 +107,7 @@ VARIANTS: dict[str, tuple[Callable[[Experiment], Experiment], Callable[[Experime
     "M of seed 3": (same, classifier_of(3)),
     "P_G of seed 1": (same, guidance_of(1)),
     "P_G of seed 2": (same, guidance_of(2)),
+    "dark P_G": (same, dark_guidance),
     "digests of seed 3": (with_seed_of("digest", 3), shipped),
     "partition of seed 3": (with_seed_of("data", 3), shipped),
     "scale 16": (same, fixed(encoder=lambda: Scaled(16))),
