@@ -5,13 +5,14 @@
 Settings are first_results.py's, so that the variant `as shipped` repeats its line. A scale is the largest value of the
 code on generated images (64 as shipped); `wide guidance` is a P_G whose transposed convolutions overlap; `of seed 3`
 draws one thing (P_G's first weights, those of M, digests, partition) as that seed does, and all else as seed
-0. Writes OUT/<data set>.json after each run, and skips variants that are in it already.
+0. Writes OUT/<data set>.json after each run, and skips variants that are in it already. `--draw` runs nothing and draws
+the curves of --variants from that file, as OUT/<data set>.png.
 """
 
 import argparse
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 from encoder_scale import Scaled
 from first_results import experiment_of
+from matplotlib.figure import Figure
 from torch import nn
 
 from feddig import Networks
@@ -26,10 +28,12 @@ from feddig.experiment import Experiment
 from feddig.files import write_atomically
 from feddig.models.classifier import build_classifier
 from feddig.models.guidance import build_guidance
+from feddig.report.figures import COLOURS
 from feddig.report.results import read_result
 from feddig.running import run
 from feddig.seeds import derive
 
+LEAVES = (100, 150, 200, 250)
 CODE, IMAGE = (4, 8, 8), (1, 32, 32)
 CLASSES = {"fashion-mnist": 10, "fashion-mini": 10, "emnist-byclass": 62}
 
@@ -136,10 +140,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--work", type=Path, default=Path("results/feddig-variants"))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/feddig-variants"))
+    parser.add_argument("--draw", action="store_true", help="draw what was run")
     options = parser.parse_args()
     logging.getLogger("feddig").setLevel(logging.WARNING)
     file = options.out / f"{options.name}.json"
     rows: list[dict[str, Any]] = json.loads(file.read_text())["rows"] if file.exists() else []
+    if options.draw:
+        chosen = [row for row in rows if row["algorithm"] == options.algorithm]
+        draw({row["variant"]: row["curve"] for row in chosen}, options.variants.split(","), file)
+        return
     done = {(row["variant"], row["algorithm"]) for row in rows}
     base = experiment_of(options.name, options.rounds, "default").located(options.data_dir)
     base = replace(base, algorithm=replace(base.algorithm, name=options.algorithm))
@@ -170,6 +179,21 @@ def main() -> None:
             "rows": rows,
         }
         write_atomically(file, json.dumps(facts, indent=1) + "\n")
+
+
+def draw(curves: Mapping[str, Sequence[float]], variants: Sequence[str], file: Path) -> None:
+    """Draw the test accuracy of these variants by round; dotted: a silo leaves."""
+    figure = Figure(figsize=(7, 3.2), layout="constrained")
+    axes = figure.subplots()
+    for colour, name in zip(COLOURS, [name for name in variants if name in curves], strict=False):
+        axes.plot(curves[name], color=colour, label=name, linewidth=1.2)
+    for leave in LEAVES:
+        axes.axvline(leave, color="0.5", linestyle=":", linewidth=1)
+    least = min(min(curve[50:]) for name, curve in curves.items() if name in variants)
+    axes.set(xlabel="round", ylabel="test accuracy (%)", ylim=(least - 2, None))
+    axes.set_title(f"{file.stem}, FedDig, seed 0 but ...", fontsize=10)
+    axes.legend(frameon=False, fontsize=8)
+    figure.savefig(file.with_suffix(".png"), dpi=110)
 
 
 if __name__ == "__main__":
