@@ -26,6 +26,7 @@ from conftest import draw_tiny_dataset
 from documented import ROOT, Command, commands_of, pages, quoted_commands
 from feddig.experiment_file import demo_experiment, read_experiment
 from report_folders import write_folder
+from test_audit_page import write_known_audit
 from test_examples import load_example
 
 ONLY_PARSED = {
@@ -146,6 +147,7 @@ def furnish(page: str, folder: Path, furniture: Path) -> None:
     if page == "docs/report.md":
         for name in ("demo/feddig/sequential/seed-0", "mine", "a", "b"):
             write_folder(folder / "results" / name, [50.0, 60.0], ["11", "10"])
+        write_known_audit(folder / "audit")
 
 
 @pytest.mark.parametrize(

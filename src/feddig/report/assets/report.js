@@ -4,6 +4,7 @@
   const SPACE = "http://www.w3.org/2000/svg";
   const STATES = ["not-yet", "here", "recalled", "away"];
   const SPOKEN = ["not joined yet", "here", "away, recalled", "away"];
+  const PAPER = "730px";
   const DASHES = ["", "7 4", "2 4", "9 4 2 4"];
   let data = { groups: [], runs: [] };
 
@@ -553,8 +554,20 @@
       copyText(text, source.querySelector(".said"));
     }
   });
-  addEventListener("beforeprint", () => document.querySelectorAll("details[data-print]:not([open])").forEach((each) => { each.open = true; each.dataset.folded = ""; }));
-  addEventListener("afterprint", () => document.querySelectorAll("details[data-folded]").forEach((each) => { each.open = false; delete each.dataset.folded; }));
+  addEventListener("beforeprint", () => {
+    document.querySelectorAll("details[data-print]:not([open])").forEach((each) => { each.open = true; each.dataset.folded = ""; });
+    drawWithin(PAPER);
+  });
+  addEventListener("afterprint", () => {
+    document.querySelectorAll("details[data-folded]").forEach((each) => { each.open = false; delete each.dataset.folded; });
+    drawWithin("");
+  });
+
+  // a chart drawn for a wide window would be shrunk on paper, letters and all
+  function drawWithin(width) {
+    document.body.style.maxWidth = width;
+    for (const figure of document.querySelectorAll("figure[data-drawn]")) if (!isFolded(figure)) drawFigure(figure);
+  }
 
   setUpTheme();
   drawAll();
