@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,24 +26,18 @@ import feddig.cli
 from conftest import draw_tiny_dataset
 from documented import ROOT, Command, commands_of, pages, quoted_commands
 from feddig.experiment_file import demo_experiment, read_experiment
+from public_sets import write_all
 from report_folders import write_folder
 from test_audit_page import write_known_audit
 from test_examples import load_example
+from test_mobilenet import draw_tensorflow_weights
 
 ONLY_PARSED = {
     "make": "makes a whole environment; CI runs `make test`, and the others' recipes are run by tests of their own",
     ".venv/bin/python -m pip": "installs packages; `make` gives the same commands",
     "pip install": "installs packages",
     "tensorboard": "serves until it is stopped; test_loggers.py reads the same files by TensorBoard's own reader",
-    "feddig run mine.toml --set logging.mlflow=true": "needs an extra that CI has not; see test_loggers.py",
     "python benchmarks/": "minutes to hours, a GPU, or data that is not bundled; test_benchmarks.py runs some",
-    "feddig compare experiments/paper.toml": "300 rounds on data that is not bundled",
-    "feddig run experiments/paper.toml": "300 rounds on data that is not bundled",
-    "feddig report results/table-1": "of a comparison that is only parsed",
-    "feddig digest make experiments/audit.toml": "needs Fashion-MNIST, which is not bundled",
-    "feddig audit --digests d.safetensors": "needs Fashion-MNIST, which is not bundled",
-    "feddig encoder make --data fashion-mnist": "needs Fashion-MNIST, which is not bundled",
-    "feddig encoder import WEIGHTS": "needs MobileNetV2's weights, which are not ours to ship",
     "feddig federation up": "starts a moderator and four silos and takes minutes; test_deployment.py does that",
     "feddig federation status": "of a federation that runs; test_federation_files.py asks for it",
     "feddig federation moderator": "waits for silos; test_deployment.py starts it by `federation up`",
@@ -53,7 +48,15 @@ ONLY_PARSED = {
 """Beginnings of commands that are parsed and not run, and why."""
 
 SMALL = "--set data.limit=400 --set data.min_samples=24 --set model.classifier=small"
+PAPER = (
+    "--set data.limit=600 --set data.min_samples=8 --set training.rounds=2 --scenarios sequential --seeds 0"
+)
 FEWER = {
+    "feddig compare experiments/paper.toml --set data.name=cifar100": PAPER,  # whose networks are the point
+    "feddig compare experiments/paper.toml --set data.name=emnist-byclass --data-dir FOLDER --set data.silos=64": (
+        f"{PAPER} --set data.limit=2400 --set data.skew=1.0 --set model.classifier=small"
+    ),
+    "feddig compare experiments/paper.toml": f"{PAPER} --set model.classifier=small",
     "feddig run": f"{SMALL} --set training.rounds=2",
     "feddig compare": f"{SMALL} --set training.rounds=2 --seeds 0",
     "feddig digest make": "--set digest.samples_per_digest=4",
@@ -67,7 +70,10 @@ FEWER = {
 }
 """What is added to a command that is run, so that it takes seconds."""
 
-SLOW = {"docs/absence.md", "docs/audit.md", "docs/comparison.md", "docs/own-data-and-model.md"}
+SLOW = {
+    "docs/absence.md", "docs/audit.md", "docs/comparison.md", "docs/encoder.md", "docs/own-data-and-model.md",
+    "docs/reproducing.md",
+}  # fmt: skip
 """Pages whose commands take longest; `make test-all` runs them."""
 
 
@@ -119,6 +125,8 @@ def furniture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parts = {"train": scans.train, "test": scans.test}
     arrays = {f"x_{name}": part.pixels for name, part in parts.items()}
     np.savez(folder / "scans.npz", **arrays, **{f"y_{name}": part.labels for name, part in parts.items()})
+    write_all(folder / "FOLDER", {"train": 2400, "test": 200})
+    np.savez(folder / "weights.npz", **draw_tensorflow_weights())  # type: ignore[arg-type]
     for name in ("experiments", "examples", "src", "constraints.txt"):
         (folder / name).symlink_to(ROOT / name)
     return folder
@@ -164,11 +172,17 @@ def test_a_pages_commands_run(
     if page == "docs/federation.md":
         pytest.importorskip("flwr", reason="the extra flower is not there")
     if page == "docs/logging.md":
-        pytest.importorskip("tensorboard", reason="the extra logging is not there")
+        for package, extra in (("tensorboard", "logging"), ("mlflow", "mlflow")):
+            pytest.importorskip(package, reason=f"the extra {extra} is not there")
+        warnings.simplefilter("ignore")  # MLflow's own, of which there are several
+        monkeypatch.setattr("os.environ", os.environ.copy())  # MLflow is told its manners by variables
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.fsync", lambda handle: None)
     monkeypatch.delenv("FEDDIG_DATA", raising=False)
     furnish(page, tmp_path, furniture)
+    monkeypatch.setattr(
+        "feddig.data.locate.DEBIAN_FOLDER", tmp_path / "FOLDER"
+    )  # where sets are found by name alone
     for command in commands_of(page):
         if reason_to_parse(command) is None:
             run_command(command)
