@@ -37,7 +37,7 @@ ONLY_PARSED = {
     ".venv/bin/python -m pip": "installs packages; `make` gives the same commands",
     "pip install": "installs packages",
     "tensorboard": "serves until it is stopped; test_loggers.py reads the same files by TensorBoard's own reader",
-    "python benchmarks/": "minutes to hours, a GPU, or data that is not bundled; test_benchmarks.py runs some",
+    "python benchmarks/": "minutes to hours; those in BENCHMARKS are run smaller, in a test of their own",
     "feddig federation up": "starts a moderator and four silos and takes minutes; test_deployment.py does that",
     "feddig federation status": "of a federation that runs; test_federation_files.py asks for it",
     "feddig federation moderator": "waits for silos; test_deployment.py starts it by `federation up`",
@@ -75,6 +75,24 @@ SLOW = {
     "docs/reproducing.md",
 }  # fmt: skip
 """Pages whose commands take longest; `make test-all` runs them."""
+
+
+BENCHMARKS = {
+    "digest_budget": "--rounds 2 --shares 0.5 --seeds 0",
+    "digest_making": "--images 400 --repeats 1 --device cpu",
+    "encoder_scale": "--rounds 2 --scales 4",
+    "first_results": "--rounds 2 --algorithms fedavg,feddig",
+    "noise_aware": "--epsilons 8 --spd 16 --mixings within-class",
+    "paper_round": "--images 400 --repeats 1 --device cpu --only fedavg",
+    "peers": "--peers plain,feddig --images 40 --rounds 2",
+    "precision": "--rounds 1 --seeds 0 --precisions fp32",
+    "privacy_table": "--cells within-class-8-4-seed-0 --rounds 2 --joint-steps 2 --classifier small --device cpu "
+    "--limit 600 --min-samples 64 --out cells",
+    "unmixing": "--digests 4",
+    "update_lengths": "--rounds 1 --images 400 --bases fedavg",
+    "who_leaves_last": "--rounds 2 --cases 1:index --algorithms feddig",
+}
+"""What is added to a benchmark's command so that it takes seconds. The others attack, or run whole federations."""
 
 
 def reason_to_parse(command: Command) -> str | None:
@@ -190,6 +208,38 @@ def test_a_pages_commands_run(
                 out = command.words[command.words.index("--out") + 1]
                 assert Path(out).exists(), f"{page}: {command}: made no {out}"
     logging.getLogger("feddig").handlers.clear()  # they write to a standard error that is over
+
+
+SHOWN_BENCHMARKS = [
+    command
+    for command in dict.fromkeys(BLOCKS)
+    if command.words[0] == "python" and Path(command.words[1]).parent.name == "benchmarks"
+    and Path(command.words[1]).stem in BENCHMARKS
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", SHOWN_BENCHMARKS, ids=str)
+def test_a_benchmarks_command_runs(command: Command, furniture: Path, tmp_path: Path) -> None:
+    """On small sets of noise, in a folder of its own: what it measures is nothing."""
+    script = Path(command.words[1]).stem
+    if script == "update_lengths":
+        pytest.importorskip("flwr", reason="the extra flower is not there")
+    for name in ("FOLDER", "weights.npz"):
+        (tmp_path / name).symlink_to(furniture / name)
+    is_table = command.words[2:3] == ("table",)  # of the results that are kept in the repository
+    fewer = [] if is_table else BENCHMARKS[script].split()
+    done = subprocess.run(
+        [sys.executable, str(ROOT / command.words[1]), *command.words[2:], *fewer],
+        cwd=tmp_path,
+        env={**os.environ, "FEDDIG_DATA": str(tmp_path / "FOLDER"), "OMP_WAIT_POLICY": "passive"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, f"{command.page}: {command}\n{done.stderr}"
+    if "--out" in command.words and "--out" not in fewer:
+        assert Path(tmp_path, command.words[command.words.index("--out") + 1]).exists()
 
 
 def run_command(command: Command) -> None:

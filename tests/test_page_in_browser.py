@@ -283,6 +283,11 @@ def test_any_size_and_any_name_makes_a_page_without_complaints(
     assert browser.do("document.querySelectorAll('figure svg path.curve').length") >= 2
     values = next(iter(read_curves(browser, ACCURACY).values()))
     assert [value for _, value in values] == pytest.approx([40 + round for round in range(rounds)], abs=0.01)
+    low, high = browser.do(
+        f"(({{low, high}}) => [Number(low), Number(high)])(document.querySelector('{ACCURACY} .plot svg').dataset)"
+    )
+    assert low <= 40 - (rounds == 1), "a single value does not lie on the axis"
+    assert high >= 39 + rounds + (rounds == 1)
     browser.open(place, width=360, height=700)
     assert browser.do("document.documentElement.scrollWidth") == 360
     assert browser.complaints == []

@@ -36,7 +36,9 @@
   function percentScale(values, height, wanted) {
     let low = Math.min(...values), high = Math.max(...values);
     if (!values.length) [low, high] = [0, 100];
-    const step = niceStep(Math.max(high - low, 1), wanted);
+    // a level curve lies in the middle, and hundredths of a percent do not look like mountains
+    if (high - low < 2) [low, high] = [Math.max(0, (low + high) / 2 - 1), (low + high) / 2 + 1];
+    const step = niceStep(high - low, wanted);
     low = Math.max(0, Math.floor(low / step) * step);
     high = Math.max(low + step, Math.min(Math.max(100, high), Math.ceil(high / step) * step));
     const ticks = [];
