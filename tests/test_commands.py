@@ -10,6 +10,7 @@ import itertools
 import json
 import logging
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,7 @@ import feddig.cli
 from conftest import draw_tiny_dataset
 from documented import ROOT, Command, commands_of, pages, quoted_commands
 from feddig.experiment_file import demo_experiment, read_experiment
+from feddig.report.live_server import LiveServer
 from public_sets import write_all
 from report_folders import write_folder
 from test_audit_page import write_known_audit
@@ -33,7 +35,7 @@ from test_examples import load_example
 from test_mobilenet import draw_tensorflow_weights
 
 ONLY_PARSED = {
-    "make": "makes a whole environment; CI runs `make test`, and the others' recipes are run by tests of their own",
+    "make": "makes a whole environment; CI runs `make test`, a test below the demo's recipe, test_site.py that of docs",
     ".venv/bin/python -m pip": "installs packages; `make` gives the same commands",
     "pip install": "installs packages",
     "tensorboard": "serves until it is stopped; test_loggers.py reads the same files by TensorBoard's own reader",
@@ -42,7 +44,6 @@ ONLY_PARSED = {
     "feddig federation status": "of a federation that runs; test_federation_files.py asks for it",
     "feddig federation moderator": "waits for silos; test_deployment.py starts it by `federation up`",
     "feddig federation silo": "waits for a moderator; test_supervisor.py runs it",
-    "feddig watch": "serves until it is ended; test_watch.py does that",
     "flwr run": "starts Flower's simulation engine; test_flower.py does that",
 }
 """Beginnings of commands that are parsed and not run, and why."""
@@ -64,6 +65,7 @@ FEWER = {
     "--mechanisms discrete-gaussian --epsilons 8 --quick",
     "feddig audit": "--quick --digests-at-most 12 --pool 100 --canaries 20",
     "feddig encoder make": "--steps 100",
+    "feddig watch": "--port 0 --no-open",
     "python -m venv": "--without-pip",
     "python examples/own_data.py": "--rounds 2",
     "python examples/tabular.py": "--rounds 2 --seeds 1",
@@ -174,6 +176,7 @@ def furnish(page: str, folder: Path, furniture: Path) -> None:
         for name in ("demo/feddig/sequential/seed-0", "mine", "a", "b"):
             write_folder(folder / "results" / name, [50.0, 60.0], ["11", "10"])
         write_known_audit(folder / "audit")
+        (folder / "trial").mkdir()  # a run may begin in it
 
 
 @pytest.mark.parametrize(
@@ -198,9 +201,9 @@ def test_a_pages_commands_run(
     monkeypatch.setattr("os.fsync", lambda handle: None)
     monkeypatch.delenv("FEDDIG_DATA", raising=False)
     furnish(page, tmp_path, furniture)
-    monkeypatch.setattr(
-        "feddig.data.locate.DEBIAN_FOLDER", tmp_path / "FOLDER"
-    )  # where sets are found by name alone
+    monkeypatch.setattr("feddig.report.live_server.LiveServer.serve_forever", end_at_once)
+    # where sets are found by their name alone
+    monkeypatch.setattr("feddig.data.locate.DEBIAN_FOLDER", tmp_path / "FOLDER")
     for command in commands_of(page):
         if reason_to_parse(command) is None:
             run_command(command)
@@ -208,6 +211,12 @@ def test_a_pages_commands_run(
                 out = command.words[command.words.index("--out") + 1]
                 assert Path(out).exists(), f"{page}: {command}: made no {out}"
     logging.getLogger("feddig").handlers.clear()  # they write to a standard error that is over
+
+
+def end_at_once(server: LiveServer) -> None:
+    """Listen, and end as by Ctrl-C; how it answers is test_watch.py's subject."""
+    assert server.server_port > 0
+    raise KeyboardInterrupt
 
 
 SHOWN_BENCHMARKS = [
@@ -227,6 +236,7 @@ def test_a_benchmarks_command_runs(command: Command, furniture: Path, tmp_path: 
         pytest.importorskip("flwr", reason="the extra flower is not there")
     for name in ("FOLDER", "weights.npz"):
         (tmp_path / name).symlink_to(furniture / name)
+    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
     is_table = command.words[2:3] == ("table",)  # of the results that are kept in the repository
     fewer = [] if is_table else BENCHMARKS[script].split()
     done = subprocess.run(
@@ -328,6 +338,17 @@ def test_what_is_made_can_be_made(command: Command) -> None:
         pytest.skip("no make")
     done = subprocess.run([make, "-n", *command.words[1:]], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_recipe_of_the_demo_ends_with_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = (ROOT / "Makefile").read_text("utf-8").split("\ndemo: ")[1].split("\n\n")[0].splitlines()[1:]
+    (words,) = [shlex.split(line.strip()) for line in recipe]
+    assert words[0] == "$(BIN)/feddig"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    run_command(Command("Makefile", ("feddig", *words[1:])))
+    assert (tmp_path / "results" / "demo" / "report.html").is_file()
+    logging.getLogger("feddig").handlers.clear()
 
 
 @pytest.mark.parametrize("command", [c for c in [*PARSED, *QUOTED] if "pip" in c.words[:3]], ids=str)
