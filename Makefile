@@ -37,7 +37,7 @@ docs: .venv/ready-for-docs
 	touch $@
 
 .venv/ready-for-tests: .venv/ready
-	$(PIP) -e '.[dev,docs,dp,flower,logging]'
+	$(PIP) -e '.[dev,docs,dp,flower,logging,mlflow]'
 	touch $@
 
 # the packages of the extra alone: the site is made from text and docstrings and needs no torch

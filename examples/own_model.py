@@ -1,6 +1,7 @@
 """FedDig with networks of your own: a classifier M, an encoder P_R and a guidance producer P_G.
 
     python examples/own_model.py
+    python examples/own_model.py --replace extractor
 
 Three networks, and what each must keep to:
 
@@ -14,7 +15,7 @@ Whatever you leave out comes as the experiment names it. Images arrive padded to
 28 x 28 of Fashion-MNIST are 32 x 32 here. Shapes are tried out before the first round, and what does not fit is one
 line that says what to change; the first thing this program does is to show such a line.
 
-To change only F_R within the classifier that comes with FedDig, see own_network.py.
+The second command replaces less: only F_R, what the classifier that comes with FedDig sees of an image, and P_G.
 """
 
 import argparse
@@ -62,9 +63,42 @@ class Classifier(nn.Module):
         return self.head(torch.cat(seen, dim=1))
 
 
+class Extractor(nn.Module):
+    """F_R alone: any module from images to numbers; the head finds out how many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enter = nn.Sequential(nn.Conv2d(1, 16, 4, stride=4), nn.GroupNorm(4, 16), nn.ReLU())
+        self.refine = nn.Sequential(nn.Conv2d(16, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.ReLU())
+        self.leave = nn.MaxPool2d(2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Extract, with a shortcut around the second layer."""
+        entered = self.enter(images)
+        return self.leave(entered + self.refine(entered))
+
+
+def build_networks(replace: str, *, sees_features: bool) -> feddig.Networks:
+    """Build what is replaced; the experiment's seed does not reach first weights that you draw."""
+    torch.manual_seed(0)
+    if replace == "extractor":
+        # P_G for the shipped encoder, whose feature is 4 x 8 x 8
+        grow = nn.Sequential(nn.Upsample(scale_factor=4), nn.Conv2d(4, 16, 3, padding=1), nn.ReLU())
+        paint = nn.Sequential(grow, nn.Conv2d(16, 1, 1), nn.Sigmoid())
+        return feddig.Networks(raw_extractor=Extractor(), guidance=paint)
+    return feddig.Networks(
+        encoder=build_encoder(),
+        guidance=build_guidance_producer(),
+        classifier=Classifier(10, sees_features=sees_features),
+    )
+
+
 def main() -> None:
     """Show what a misfit looks like, then train FedAvg and FedDig with these networks."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument(
+        "--replace", choices=("all", "extractor"), default="all", help="which networks are yours"
+    )
     parser.add_argument("--rounds", type=int, default=18)
     parser.add_argument("--out", type=Path, help="new folder for the results")
     options = parser.parse_args()
@@ -79,12 +113,7 @@ def main() -> None:
 
     for algorithm in ("fedavg", "feddig"):
         (cell,) = feddig.grid(experiment, [algorithm], ["sequential"], [0], out)
-        torch.manual_seed(0)  # the experiment's seed does not reach first weights that you draw
-        networks = feddig.Networks(
-            encoder=build_encoder(),
-            guidance=build_guidance_producer(),
-            classifier=Classifier(10, sees_features=algorithm == "feddig"),
-        )
+        networks = build_networks(options.replace, sees_features=algorithm == "feddig")
         summary = feddig.run(cell.experiment, cell.path, networks=networks)
         print(f"{algorithm}: test accuracy {summary['accuracy']['final']:.1f} % after every silo has left")
     print(f"report: {write_report([out])[0]}")

@@ -20,6 +20,7 @@ PLACEHOLDERS = {
     "SEED": "0",
     "EPSILON": "8",
     "NAME": "fashion-mnist",
+    "WEIGHTS": "weights.npz",
 }
 """Words that stand for a value; other words in capitals stand for a file or a folder and stay as they are."""
 

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -225,7 +226,7 @@ def test_unequal_weights_are_audited_as_far_as_they_can_be(bench: Bench) -> None
         "labels",
     ]
     assert found["canaries"] == "red"
-    assert audit_page(audit.report, audit.curves, audit.pictures)
+    assert audit_page(audit.report, {})
 
 
 # what is refused
@@ -510,18 +511,51 @@ def test_the_command_writes_a_report_and_a_page(
     assert report["bound_to"]["digest_hash"] == digest.hash
     assert [check["number"] for check in report["checks"]] == [1, 2, 3, 4, 5, 6, 7]
     assert report["checks"][0]["details"]["record_epsilon"] == "inf"
-    page = (tmp_path / "out" / "audit.html").read_text()
+    page = (tmp_path / "out" / "report.html").read_text()
     assert "a&lt;b&gt;.npz" in page
-    assert "<b>" not in page
+    assert "a<b>" not in page
     assert page.count("data:image/png;base64,") == 2
-    for outside in ("<script", "://", 'src="/', "@import", "url("):
+    assert "default-src 'none'; img-src data:;" in page
+    for outside in ('src="/', "@import", "url(http", 'src="http', 'href="http'):
         assert outside not in page
+    words = shlex.split(report["command"])
+    assert (words[:2], words[-2:]) == (["feddig", "audit"], ["--out", "again"])
+    assert ["--members", str(odd)] == words[words.index("--members") :][:2]
+    assert "--quick" in words
     assert command(*given, "--out", str(tmp_path / "out")) == 2
     assert "has an audit already" in capsys.readouterr().err
     assert command(*given, "--out", str(tmp_path / "more"), "--no-pictures", "--json", "--quiet") == 0
     said = capsys.readouterr()
     assert json.loads(said.out)["hash"] == report["hash"]
-    assert (tmp_path / "more" / "audit.html").read_text().count("data:image/png;base64,") == 1
+    assert (tmp_path / "more" / "report.html").read_text().count("data:image/png;base64,") == 1
+    assert not (tmp_path / "more" / "recovered.png").exists(), "members' images are not kept either"
+    assert "--no-pictures" in shlex.split(json.loads(said.out)["command"])
+    # the page is made again from the folder alone
+    (tmp_path / "out" / "report.html").unlink()
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(tmp_path / "out")])
+    assert ended.value.code == 0
+    assert (tmp_path / "out" / "report.html").read_text() == page
+
+
+def test_a_runs_folder_keeps_its_own_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "summary.json").write_text("{}")
+    given = ["--digests", "d", "--members", "fashion-mini", "--holdout", "fashion-mini:test"]
+    assert command(*given, "--out", str(tmp_path)) == 2
+    assert f"choose a folder in it, as {tmp_path / 'audit'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"format_version": 1, "checks": 3}'])
+def test_a_damaged_audit_is_one_line(
+    content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "audit.json").write_text(content)
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(tmp_path)])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert "audit.json" in said
+    assert said.count("\n") == 1
 
 
 def test_mistakes_are_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,6 @@ import hashlib
 import json
 import pickle
 import re
-import struct
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,8 +19,8 @@ from feddig.data.lazy import LazyPixels
 from feddig.data.locate import cache_folder, find_folder
 from feddig.data.published import PUBLISHED, PublishedSet
 from feddig.errors import DataError, SettingError
+from public_sets import contents, draw, idx_bytes, labels, records, write
 
-SIZES = {"train": 10, "test": 4}
 NAMES = tuple(PUBLISHED)
 
 
@@ -37,54 +36,6 @@ def _nothing_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         raise AssertionError(f"{wanted.name} would be downloaded")
 
     monkeypatch.setattr("feddig.data.catalogue.fetch", refuse)
-
-
-def draw(part: str, *shape: int) -> np.ndarray:
-    return np.random.default_rng(len(part)).integers(0, 256, (SIZES[part], *shape), dtype=np.uint8)
-
-
-def labels(part: str, classes: int) -> np.ndarray:
-    return (np.arange(SIZES[part]) * 7 % classes).astype(np.uint8)
-
-
-def idx_bytes(array: np.ndarray) -> bytes:
-    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
-
-
-def records(part: str, classes: int, coarse: bool) -> np.ndarray:
-    """Write images as CIFAR does: the labels, then red, green and blue."""
-    columns = [labels(part, classes)[:, None], draw(part, 3, 32, 32).reshape(SIZES[part], -1)]
-    return np.concatenate([np.full((SIZES[part], 1), 200, np.uint8), *columns] if coarse else columns, axis=1)
-
-
-def contents(name: str) -> dict[str, bytes]:
-    """Make small files of the same structure as the publisher's."""
-    if name == "cifar10":
-        train = np.split(records("train", 10, False), 5)
-        batches = {f"data_batch_{number}.bin": batch.tobytes() for number, batch in enumerate(train, start=1)}
-        return {**batches, "test_batch.bin": records("test", 10, False).tobytes()}
-    if name == "cifar100":
-        return {f"{part}.bin": records(part, 100, True).tobytes() for part in SIZES}
-    prefixes = (
-        ("train", "t10k") if name == "fashion-mnist" else ("emnist-byclass-train", "emnist-byclass-test")
-    )
-    made = {}
-    for part, prefix in zip(SIZES, prefixes, strict=True):
-        images = draw(part, 28, 28)
-        stored = images.transpose(0, 2, 1) if name == "emnist-byclass" else images
-        made[f"{prefix}-images-idx3-ubyte"] = idx_bytes(stored)
-        made[f"{prefix}-labels-idx1-ubyte"] = idx_bytes(labels(part, len(PUBLISHED[name].classes)))
-    return made
-
-
-def write(folder: Path, name: str, *, zipped: bool = False) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, content in contents(name).items():
-        if zipped:
-            (folder / f"{file}.gz").write_bytes(gzip.compress(content))
-        else:
-            (folder / file).write_bytes(content)
-    return folder
 
 
 def is_mapped(array: np.ndarray) -> bool:

@@ -10,9 +10,11 @@ import itertools
 import json
 import logging
 import os
+import shlex
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,49 +27,76 @@ import feddig.cli
 from conftest import draw_tiny_dataset
 from documented import ROOT, Command, commands_of, pages, quoted_commands
 from feddig.experiment_file import demo_experiment, read_experiment
+from feddig.report.live_server import LiveServer
+from public_sets import write_all
 from report_folders import write_folder
+from test_audit_page import write_known_audit
 from test_examples import load_example
+from test_mobilenet import draw_tensorflow_weights
 
 ONLY_PARSED = {
-    "make": "makes a whole environment; CI runs `make test`, and the others' recipes are run by tests of their own",
+    "make": "makes a whole environment; CI runs `make test`, a test below the demo's recipe, test_site.py that of docs",
     ".venv/bin/python -m pip": "installs packages; `make` gives the same commands",
     "pip install": "installs packages",
     "tensorboard": "serves until it is stopped; test_loggers.py reads the same files by TensorBoard's own reader",
-    "feddig run mine.toml --set logging.mlflow=true": "needs an extra that CI has not; see test_loggers.py",
-    "python benchmarks/": "minutes to hours, a GPU, or data that is not bundled; test_benchmarks.py runs some",
-    "feddig compare experiments/paper.toml": "300 rounds on data that is not bundled",
-    "feddig run experiments/paper.toml": "300 rounds on data that is not bundled",
-    "feddig report results/table-1": "of a comparison that is only parsed",
-    "feddig digest make experiments/audit.toml": "needs Fashion-MNIST, which is not bundled",
-    "feddig audit --digests d.safetensors": "needs Fashion-MNIST, which is not bundled",
-    "feddig encoder make --data fashion-mnist": "needs Fashion-MNIST, which is not bundled",
-    "feddig encoder import WEIGHTS": "needs MobileNetV2's weights, which are not ours to ship",
+    "python benchmarks/": "minutes to hours; those in BENCHMARKS are run smaller, in a test of their own",
     "feddig federation up": "starts a moderator and four silos and takes minutes; test_deployment.py does that",
     "feddig federation status": "of a federation that runs; test_federation_files.py asks for it",
     "feddig federation moderator": "waits for silos; test_deployment.py starts it by `federation up`",
     "feddig federation silo": "waits for a moderator; test_supervisor.py runs it",
-    "feddig watch": "serves until it is ended; test_watch.py does that",
     "flwr run": "starts Flower's simulation engine; test_flower.py does that",
 }
 """Beginnings of commands that are parsed and not run, and why."""
 
 SMALL = "--set data.limit=400 --set data.min_samples=24 --set model.classifier=small"
+PAPER = (
+    "--set data.limit=600 --set data.min_samples=8 --set training.rounds=2 --scenarios sequential --seeds 0"
+)
+ATTACKS = "--quick --digests-at-most 12 --pool 100 --canaries 20"
 FEWER = {
+    "feddig compare experiments/paper.toml --set data.name=cifar100": PAPER,  # whose networks are the point
+    "feddig compare experiments/paper.toml --set data.name=emnist-byclass --data-dir FOLDER --set data.silos=64": (
+        f"{PAPER} --set data.limit=2400 --set data.skew=1.0 --set model.classifier=small"
+    ),
+    "feddig compare experiments/paper.toml": f"{PAPER} --set model.classifier=small",
     "feddig run": f"{SMALL} --set training.rounds=2",
     "feddig compare": f"{SMALL} --set training.rounds=2 --seeds 0",
     "feddig digest make": "--set digest.samples_per_digest=4",
     "feddig advise": f"{SMALL} --rounds 1 --joint-steps 2 --samples-per-digest 4 --mixing random "
     "--mechanisms discrete-gaussian --epsilons 8 --quick",
-    "feddig audit": "--quick --digests-at-most 12 --pool 100 --canaries 20",
+    "feddig audit --digests d.safetensors": f"--public fashion-mnist:0-499 {ATTACKS}",  # as far as the small set goes
+    "feddig audit": ATTACKS,
     "feddig encoder make": "--steps 100",
+    "feddig watch": "--port 0 --no-open",
     "python -m venv": "--without-pip",
     "python examples/own_data.py": "--rounds 2",
     "python examples/tabular.py": "--rounds 2 --seeds 1",
 }
 """What is added to a command that is run, so that it takes seconds."""
 
-SLOW = {"docs/absence.md", "docs/audit.md", "docs/comparison.md", "docs/own-data-and-model.md"}
+SLOW = {
+    "docs/absence.md", "docs/audit.md", "docs/comparison.md", "docs/encoder.md", "docs/own-data-and-model.md",
+    "docs/reproducing.md",
+}  # fmt: skip
 """Pages whose commands take longest; `make test-all` runs them."""
+
+
+BENCHMARKS = {
+    "digest_budget": "--rounds 2 --shares 0.5 --seeds 0",
+    "digest_making": "--images 400 --repeats 1 --device cpu",
+    "encoder_scale": "--rounds 2 --scales 4",
+    "first_results": "--rounds 2 --algorithms fedavg,feddig",
+    "noise_aware": "--epsilons 8 --spd 16 --mixings within-class",
+    "paper_round": "--images 400 --repeats 1 --device cpu --only fedavg",
+    "peers": "--peers plain,feddig --images 40 --rounds 2",
+    "precision": "--rounds 1 --seeds 0 --precisions fp32",
+    "privacy_table": "--cells within-class-8-4-seed-0 --rounds 2 --joint-steps 2 --classifier small --device cpu "
+    "--limit 600 --min-samples 64 --out cells",
+    "unmixing": "--digests 4",
+    "update_lengths": "--rounds 1 --images 400 --bases fedavg",
+    "who_leaves_last": "--rounds 2 --cases 1:index --algorithms feddig",
+}
+"""What is added to a benchmark's command so that it takes seconds. The others attack, or run whole federations."""
 
 
 def reason_to_parse(command: Command) -> str | None:
@@ -118,6 +147,8 @@ def furniture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parts = {"train": scans.train, "test": scans.test}
     arrays = {f"x_{name}": part.pixels for name, part in parts.items()}
     np.savez(folder / "scans.npz", **arrays, **{f"y_{name}": part.labels for name, part in parts.items()})
+    write_all(folder / "FOLDER", {"train": 2400, "test": 200})
+    np.savez(folder / "weights.npz", **draw_tensorflow_weights())  # type: ignore[arg-type]
     for name in ("experiments", "examples", "src", "constraints.txt"):
         (folder / name).symlink_to(ROOT / name)
     return folder
@@ -146,6 +177,8 @@ def furnish(page: str, folder: Path, furniture: Path) -> None:
     if page == "docs/report.md":
         for name in ("demo/feddig/sequential/seed-0", "mine", "a", "b"):
             write_folder(folder / "results" / name, [50.0, 60.0], ["11", "10"])
+        write_known_audit(folder / "audit")
+        (folder / "trial").mkdir()  # a run may begin in it
 
 
 @pytest.mark.parametrize(
@@ -162,11 +195,17 @@ def test_a_pages_commands_run(
     if page == "docs/federation.md":
         pytest.importorskip("flwr", reason="the extra flower is not there")
     if page == "docs/logging.md":
-        pytest.importorskip("tensorboard", reason="the extra logging is not there")
+        for package, extra in (("tensorboard", "logging"), ("mlflow", "mlflow")):
+            pytest.importorskip(package, reason=f"the extra {extra} is not there")
+        warnings.simplefilter("ignore")  # MLflow's own, of which there are several
+        monkeypatch.setattr("os.environ", os.environ.copy())  # MLflow is told its manners by variables
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.fsync", lambda handle: None)
     monkeypatch.delenv("FEDDIG_DATA", raising=False)
     furnish(page, tmp_path, furniture)
+    monkeypatch.setattr("feddig.report.live_server.LiveServer.serve_forever", end_at_once)
+    # where sets are found by their name alone
+    monkeypatch.setattr("feddig.data.locate.DEBIAN_FOLDER", tmp_path / "FOLDER")
     for command in commands_of(page):
         if reason_to_parse(command) is None:
             run_command(command)
@@ -174,6 +213,45 @@ def test_a_pages_commands_run(
                 out = command.words[command.words.index("--out") + 1]
                 assert Path(out).exists(), f"{page}: {command}: made no {out}"
     logging.getLogger("feddig").handlers.clear()  # they write to a standard error that is over
+
+
+def end_at_once(server: LiveServer) -> None:
+    """Listen, and end as by Ctrl-C; how it answers is test_watch.py's subject."""
+    assert server.server_port > 0
+    raise KeyboardInterrupt
+
+
+SHOWN_BENCHMARKS = [
+    command
+    for command in {command.words: command for command in BLOCKS}.values()
+    if command.words[0] == "python" and Path(command.words[1]).parent.name == "benchmarks"
+    and Path(command.words[1]).stem in BENCHMARKS
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", SHOWN_BENCHMARKS, ids=str)
+def test_a_benchmarks_command_runs(command: Command, furniture: Path, tmp_path: Path) -> None:
+    """On small sets of noise, in a folder of its own: what it measures is nothing."""
+    script = Path(command.words[1]).stem
+    if script == "update_lengths":
+        pytest.importorskip("flwr", reason="the extra flower is not there")
+    for name in ("FOLDER", "weights.npz"):
+        (tmp_path / name).symlink_to(furniture / name)
+    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
+    is_table = command.words[2:3] == ("table",)  # of the results that are kept in the repository
+    fewer = [] if is_table else BENCHMARKS[script].split()
+    done = subprocess.run(
+        [sys.executable, str(ROOT / command.words[1]), *command.words[2:], *fewer],
+        cwd=tmp_path,
+        env={**os.environ, "FEDDIG_DATA": str(tmp_path / "FOLDER"), "OMP_WAIT_POLICY": "passive"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, f"{command.page}: {command}\n{done.stderr}"
+    if "--out" in command.words and "--out" not in fewer:
+        assert Path(tmp_path, command.words[command.words.index("--out") + 1]).exists()
 
 
 def run_command(command: Command) -> None:
@@ -262,6 +340,17 @@ def test_what_is_made_can_be_made(command: Command) -> None:
         pytest.skip("no make")
     done = subprocess.run([make, "-n", *command.words[1:]], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_recipe_of_the_demo_ends_with_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = (ROOT / "Makefile").read_text("utf-8").split("\ndemo: ")[1].split("\n\n")[0].splitlines()[1:]
+    (words,) = [shlex.split(line.strip()) for line in recipe]
+    assert words[0] == "$(BIN)/feddig"
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    run_command(Command("Makefile", ("feddig", *words[1:])))
+    assert (tmp_path / "results" / "demo" / "report.html").is_file()
+    logging.getLogger("feddig").handlers.clear()
 
 
 @pytest.mark.parametrize("command", [c for c in [*PARSED, *QUOTED] if "pip" in c.words[:3]], ids=str)

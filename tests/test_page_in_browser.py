@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -216,10 +217,39 @@ def test_nothing_is_wider_than_a_phone(opened: Browser, page: Path) -> None:
     assert opened.complaints == []
 
 
-def test_it_prints(opened: Browser) -> None:
+def test_it_prints_on_white_paper_with_all_that_is_folded_away(browser: Browser, page: Path) -> None:
+    """Laid out as for a sheet between its margins, from a dark window."""
+    browser.open(page, theme="dark")
+    opened = "[...document.querySelectorAll('details[data-print]')].filter((each) => each.open).length"
+    assert browser.do(opened) == 0
+    wide = browser.do(f"document.querySelector('{ACCURACY} .plot svg').viewBox.baseVal.width")
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    browser.resize(695, 980)
+    browser.do("dispatchEvent(new Event('beforeprint'))")
+    browser.settle()
+    assert paper(browser) == "rgb(255, 255, 255)"
+    assert browser.do("getComputedStyle(document.body).color") == "rgb(0, 0, 0)"
+    assert browser.do(opened) == browser.do("document.querySelectorAll('details[data-print]').length") > 1
+    assert browser.do("document.documentElement.scrollWidth") == 695
+    cut = browser.do(
+        """[...document.querySelectorAll(".tiles b, table, pre")]
+            .filter((each) => each.scrollWidth > each.clientWidth + 1).map((each) => each.outerHTML.slice(0, 80))"""
+    )
+    assert cut == []
+    drawn = browser.do(f"document.querySelector('{ACCURACY} .plot svg').viewBox.baseVal.width")
+    assert 600 < drawn < 720 < wide, "letters in charts are as large as on the screen"
+    assert browser.do("getComputedStyle(document.querySelector('.tools')).display") == "none"
+    browser.do("dispatchEvent(new Event('afterprint'))")
+    browser.call("Emulation.setEmulatedMedia", media="")
+    assert browser.do(opened) == 0
+
+
+def test_it_becomes_a_pdf_of_a_few_sheets(opened: Browser) -> None:
     printed = opened.print()
     assert printed.startswith(b"%PDF")
+    assert 3 <= len(re.findall(rb"/Type\s*/Page\b", printed)) <= 12
     assert opened.do("document.querySelectorAll('details[data-folded]').length") == 0
+    assert opened.complaints == []
 
 
 def test_a_live_page_can_put_new_numbers_in_place(opened: Browser) -> None:
@@ -253,6 +283,11 @@ def test_any_size_and_any_name_makes_a_page_without_complaints(
     assert browser.do("document.querySelectorAll('figure svg path.curve').length") >= 2
     values = next(iter(read_curves(browser, ACCURACY).values()))
     assert [value for _, value in values] == pytest.approx([40 + round for round in range(rounds)], abs=0.01)
+    low, high = browser.do(
+        f"(({{low, high}}) => [Number(low), Number(high)])(document.querySelector('{ACCURACY} .plot svg').dataset)"
+    )
+    assert low <= 40 - (rounds == 1), "a single value does not lie on the axis"
+    assert high >= 39 + rounds + (rounds == 1)
     browser.open(place, width=360, height=700)
     assert browser.do("document.documentElement.scrollWidth") == 360
     assert browser.complaints == []

@@ -23,8 +23,9 @@ from feddig.report.paper.kinds import KINDS, draw
 from feddig.report.paper.look import FROZEN, USUAL, looks_of
 from feddig.report.paper.mixing import DRAWS, left_by_theory, left_in_samples, weights_from
 from feddig.report.paper.saving import as_bytes, save_figure
+from feddig.report.pictures import RawSamples
 from feddig.report.repeating import spell_toml
-from feddig.report.runs import read_runs
+from feddig.report.runs import Run, read_runs
 from report_folders import write_folder, write_grid
 
 LEAVING = ["1100", "1111"]
@@ -348,6 +349,51 @@ def test_class_guidance_stands_under_the_class_means(tmp_path: Path) -> None:
     figure = draw_from("class-guidance", folder)
     assert [image.mean() for image in images_of(figure)[:2]] == [0.25, 0.5]
     assert [axes.get_title() for axes in figure.axes] == ["shoe", "bag", "", ""]
+
+
+def test_guidance_of_raw_images_stands_under_them(tmp_path: Path) -> None:
+    for name, weight in (("one", 1.0), ("two", 2.0)):
+        folder = write_guidance(
+            write_run(tmp_path / name, 70.0, settings={**PRODUCER, "training.lr": weight / 10})
+        )
+        layer = {
+            "layers.0.weight": np.full((1, 1, 2, 2), weight, np.float32),
+            "layers.0.bias": np.zeros(1, np.float32),
+        }
+        write_tensors(folder / "guidance.safetensors", "guidance", layer, {})
+    asked = []
+
+    def samples(run: Run, count: int) -> RawSamples:
+        asked.append((run.path.name, count))
+        features = np.array([0.0, 3.0], np.float32).reshape(2, 1, 1, 1)
+        return RawSamples(
+            np.stack([np.full((1, 2, 2), 0.25), np.full((1, 2, 2), 0.5)]), features, np.array([1, 0])
+        )
+
+    figure = draw("sample-guidance", read_runs([tmp_path]), samples=samples)
+    assert asked == [("one", 10), ("two", 10)]
+    wanted = [0.25, 0.5, 0.5, 1 / (1 + np.exp(-3.0)), 0.5, 1 / (1 + np.exp(-6.0))]
+    assert [image.mean() for image in images_of(figure)] == pytest.approx(wanted)
+    assert [title for axes in figure.axes if (title := axes.get_title())] == ["bag", "shoe"]
+    rows = [label for axes in figure.axes if (label := axes.get_ylabel())]
+    assert rows == ["test image\nfashion-mini", "lr 0.1", "lr 0.2"]
+
+
+def test_raw_images_are_the_data_sets_own_test_images_with_their_features(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    from feddig import load_dataset
+    from feddig.models.encoder import load_encoder
+    from feddig.raw_samples import load_samples
+
+    write_run(tmp_path / "run", 70.0)
+    raw = load_samples(tmp_path / "run", 12)
+    assert raw.labels.tolist() == [*range(10), 0, 1], "a class after the other"
+    test = load_dataset("fashion-mini").test
+    second = np.flatnonzero(test.labels == 1)[1]
+    assert raw.images[11, 0, 2:-2, 2:-2] == pytest.approx(test.pixels[[second]][0, 0] / 255)
+    with torch.no_grad():
+        wanted = load_encoder("default", 1)(torch.from_numpy(raw.images)).numpy()
+    assert raw.features == pytest.approx(wanted, abs=1e-6)
 
 
 def test_a_producer_of_ones_own_is_refused(tmp_path: Path) -> None:

@@ -9,21 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from feddig.commands.options import (
-    DataDir,
-    Device,
-    ExperimentFile,
-    Json,
-    Level,
-    LogLevel,
-    Overrides,
-    Quiet,
-    chosen_experiment,
-    hint,
-    listed,
-    show_log,
-    whole_number,
-)
+from feddig.commands import options
 from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
@@ -55,8 +41,8 @@ def advise_command(
     max_record_epsilon: Annotated[
         float, typer.Option(min=0, help="Largest epsilon of a record, as accounted for; inf: any.")
     ],
-    file: ExperimentFile = None,
-    overrides: Overrides = None,
+    file: options.ExperimentFile = None,
+    overrides: options.Overrides = None,
     data: Annotated[
         str | None,
         typer.Option(help="A data set's name, an .npz file or a folder, instead of the experiment's."),
@@ -100,23 +86,23 @@ def advise_command(
         int | None, typer.Option(min=0, help="Whose digests are attacked; the one with most images.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small grid and smaller attacks.")] = False,
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
-    log_level: Level = LogLevel.warning,
+    device: options.Device = "auto",
+    data_dir: options.DataDir = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+    log_level: options.Level = options.LogLevel.warning,
 ) -> None:
     """Try settings of digests: what they promise, what attacks find, what a model learns; recommend one."""
-    show_log(log_level)
+    options.show_log(log_level)
     _check_limits(max_link_rate, max_record_epsilon, min_accuracy)
     _check_noise(clip_bound, delta)
     chosen = SMALL if quick else FULL
     sizes = [
         _size(text)
-        for text in listed("--samples-per-digest", samples_per_digest or chosen["samples_per_digest"])
+        for text in options.listed("--samples-per-digest", samples_per_digest or chosen["samples_per_digest"])
     ]
-    mixings = listed("--mixing", mixing or chosen["mixing"], MIXINGS)
-    names = listed("--mechanisms", mechanisms or chosen["mechanisms"], MECHANISMS)
+    mixings = options.listed("--mixing", mixing or chosen["mixing"], MIXINGS)
+    names = options.listed("--mechanisms", mechanisms or chosen["mechanisms"], MECHANISMS)
     levels = _numbers("--epsilons", epsilons or chosen["epsilons"])
     papers = _numbers("--paper-epsilons", paper_epsilons or chosen["paper_epsilons"])
 
@@ -129,7 +115,8 @@ def advise_command(
 
     overrides = [*_data_settings(data, data_dir), *(overrides or [])]
     shared = pace_experiment(
-        chosen_experiment(file, overrides, data_dir), Pace(algorithm, rounds, joint_steps, clip_bound, delta)
+        options.chosen_experiment(file, overrides, data_dir),
+        Pace(algorithm, rounds, joint_steps, clip_bound, delta),
     )
     # whole minutes for each setting above that, and too few digests of so many samples to tell much
     effort = Effort(largest_unmixed=LARGEST_UNMIXED)
@@ -141,7 +128,7 @@ def advise_command(
             markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
 
-    with hint(f"finished settings are kept: give the same command again to continue in {out}"):
+    with options.hint(f"finished settings are kept: give the same command again to continue in {out}"):
         swept = sweep(
             shared,
             lay_grid(sizes, mixings, names, levels, papers),
@@ -191,7 +178,7 @@ def _check_noise(clip_bound: float | None, delta: float | None) -> None:
 
 
 def _size(text: str) -> int:
-    number = whole_number("--samples-per-digest", text)
+    number = options.whole_number("--samples-per-digest", text)
     if not number:
         raise FedDigError("--samples-per-digest: must be at least 1, not 0")
     return number
@@ -199,7 +186,7 @@ def _size(text: str) -> int:
 
 def _numbers(option: str, text: str) -> list[float]:
     numbers = []
-    for each in listed(option, text):
+    for each in options.listed(option, text):
         try:
             number = float(each)
         except ValueError:

@@ -1,7 +1,9 @@
 """`feddig audit`: attack a silo's own digests before they are sent."""
 
 import json
+import shlex
 import sys
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,7 +35,7 @@ def audit_command(
     digests: Annotated[Path, typer.Option(help="Digest file that is to be sent.")],
     members: Annotated[str, typer.Option(metavar="DATA", help=f"What it was made of: {DATA}.")],
     holdout: Annotated[str, typer.Option(metavar="DATA", help="Images of the same kind that were not used.")],
-    out: Annotated[Path, typer.Option(help="Folder for audit.json and audit.html.")],
+    out: Annotated[Path, typer.Option(help="New folder for report.html, audit.json and pictures.")],
     public: Annotated[
         str | None,
         typer.Option(metavar="DATA", help="What attackers learn from; without it, half of the holdout."),
@@ -70,16 +72,15 @@ def audit_command(
 ) -> None:
     """Play the attacker on digests before they are sent; write a report with a light for each of seven checks."""
     show_log(log_level)
-    if (out / "audit.json").exists():
-        raise FedDigError(f"{out}: has an audit already; choose another --out")
+    _check_out(out)
     from feddig.audit_data import load_guidance, load_inputs
     from feddig.digest import read_digest
-    from feddig.files import write_atomically
     from feddig.privacy.audit.effort import Effort
     from feddig.privacy.audit.limits import read_limits
     from feddig.privacy.audit.running import run_audit
     from feddig.privacy.audit.subject import image_shape, prepare_subject
-    from feddig.report.audit_page import audit_page
+    from feddig.report.audit_figures import draw_membership, draw_recovered
+    from feddig.report.audit_folder import write_audit
 
     limits, digest = read_limits(thresholds), read_digest(digests)
     effort = _effort(Effort(digests=digests_at_most, pool=pool, canaries=canaries), quick=quick)
@@ -110,15 +111,47 @@ def audit_command(
     audit = run_audit(
         subject, limits, names=names, guidance=producer, say=lambda text: console.print(text, highlight=False)
     )
-    page = audit_page(audit.report, audit.curves, audit.pictures if pictures else {})
-    write_atomically(out / "audit.html", page)
-    write_atomically(out / "audit.json", json.dumps(audit.report, indent=2, allow_nan=False) + "\n")
+    drawn = {"membership": draw_membership(audit.curves)} if audit.curves else {}
+    if pictures and audit.pictures:
+        drawn["inversion"] = draw_recovered(audit.pictures)
+    given = {
+        "digests": digests, "members": members, "holdout": holdout, "public": public, "encoder": encoder,
+        "guidance": guidance, "thresholds": thresholds, "mixing-seed": mixing_seed,
+        "digests-at-most": digests_at_most, "pool": pool, "canaries": canaries, "seed": seed, "quick": quick,
+        "no-pictures": not pictures, "data-dir": data_dir, "out": "again",
+    }  # fmt: skip
+    report = {**audit.report, "command": _spell(given)}
+    write_audit(out, report, drawn)
     if as_json:
-        print(json.dumps({"path": str(out), **audit.report}, indent=2, allow_nan=False))
+        print(json.dumps({"path": str(out), **report}, indent=2, allow_nan=False))
     else:
-        _print(audit.report, out, pictured=pictures)
-    if _fails(audit.report["light"], fail_on):
+        _print(report, out, pictured="inversion" in drawn)
+    if _fails(report["light"], fail_on):
         raise typer.Exit(FAILED)
+
+
+def _check_out(out: Path) -> None:
+    """Refuse a folder whose page this audit would replace."""
+    from feddig.report.audit_folder import is_audit
+    from feddig.report.runs import is_run
+
+    if is_audit(out):
+        raise FedDigError(f"{out}: has an audit already; choose another --out")
+    if is_run(out):
+        raise FedDigError(
+            f"{out}: is a run's folder, with a page of its own; choose a folder in it, as {out / 'audit'}"
+        )
+
+
+def _spell(options: Mapping[str, Any]) -> str:
+    """Spell the command that repeats this audit; what was not given is left out."""
+    words = ["feddig", "audit"]
+    for name, value in options.items():
+        if value is True:
+            words.append(f"--{name}")
+        elif value is not None and value is not False:
+            words += [f"--{name}", str(value)]
+    return shlex.join(words)
 
 
 def _effort(effort: "Effort", *, quick: bool) -> "Effort":
@@ -134,6 +167,6 @@ def _print(report: dict[str, Any], out: Path, *, pictured: bool) -> None:
         print(f"{check['number']} {check['light']:<8} {check['title']}")
         print(f"           {check['sentence']}")
     print(f"\n{report['meaning']}")
-    print(f"report  {out / 'audit.json'}\npage    {out / 'audit.html'}")
+    print(f"figures {out / 'audit.json'}\npage    {out / 'report.html'}")
     if pictured:
         print("The page shows members' own images: keep it at the silo.", file=sys.stderr)

@@ -8,41 +8,27 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from feddig.commands.options import (
-    DataDir,
-    Device,
-    ExperimentFile,
-    Json,
-    Level,
-    LogLevel,
-    Overrides,
-    Quiet,
-    chosen_experiment,
-    hint,
-    listed,
-    show_log,
-    whole_number,
-)
+from feddig.commands import options
 from feddig.errors import FedDigError
 
 
 def compare_command(
-    file: ExperimentFile = None,
-    overrides: Overrides = None,
+    file: options.ExperimentFile = None,
+    overrides: options.Overrides = None,
     algorithms: Annotated[str, typer.Option(help="Names, with commas between.")] = "fedavg,frozen,feddig",
     scenarios: Annotated[str, typer.Option(help="Names, with commas between.")] = "sequential",
     seeds: Annotated[str, typer.Option(help="Numbers, with commas between.")] = "0",
     out: Annotated[Path, typer.Option(help="Folder of the comparison; finished runs in it are kept.")] = Path(
         "results/compare"
     ),
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
-    log_level: Level = LogLevel.warning,
+    device: options.Device = "auto",
+    data_dir: options.DataDir = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+    log_level: options.Level = options.LogLevel.warning,
 ) -> None:
     """Run a grid of algorithms, scenarios and seeds, and tabulate it."""
-    show_log(log_level)
+    options.show_log(log_level)
     from feddig.absence import SCENARIOS
     from feddig.comparison import grid, run_grid
     from feddig.outcome import write_page
@@ -51,16 +37,18 @@ def compare_command(
     from feddig.report.comparison import write_comparison
     from feddig.report.table import as_rich
 
-    names = listed("--algorithms", algorithms)
+    names = options.listed("--algorithms", algorithms)
     for name in names:
         read_recipe(name)
-    places = listed("--scenarios", scenarios, SCENARIOS)
-    numbers = list(dict.fromkeys(whole_number("--seeds", text) for text in listed("--seeds", seeds)))
+    places = options.listed("--scenarios", scenarios, SCENARIOS)
+    numbers = list(
+        dict.fromkeys(options.whole_number("--seeds", text) for text in options.listed("--seeds", seeds))
+    )
     if "file" in places:
         overrides = [*(overrides or []), "absence.scenario=file"]
-    cells = grid(chosen_experiment(file, overrides, data_dir), names, places, numbers, out)
+    cells = grid(options.chosen_experiment(file, overrides, data_dir), names, places, numbers, out)
     console = Console(stderr=True)
-    with hint(f"finished runs are kept: give the same command again to continue in {out}"):
+    with options.hint(f"finished runs are kept: give the same command again to continue in {out}"):
         outcomes = run_grid(cells, device=device, progress=lambda: choose_progress(console, quiet=quiet))
     summaries = [
         (each.cell.experiment.algorithm.name, each.cell.experiment.absence.scenario, each.summary)

@@ -6,18 +6,8 @@ from typing import Annotated
 
 import typer
 
+from feddig.commands import options
 from feddig.commands.ledger import LedgerFile, Recipient, check_ledger_options
-from feddig.commands.options import (
-    DataDir,
-    ExperimentFile,
-    Json,
-    Level,
-    LogLevel,
-    Overrides,
-    Quiet,
-    chosen_experiment,
-    show_log,
-)
 from feddig.errors import FedDigError
 
 digest_app = typer.Typer(no_args_is_help=True, help="Make a silo's digest, or show what is in one.")
@@ -25,8 +15,8 @@ digest_app = typer.Typer(no_args_is_help=True, help="Make a silo's digest, or sh
 
 @digest_app.command("make")
 def digest_make(
-    file: ExperimentFile = None,
-    overrides: Overrides = None,
+    file: options.ExperimentFile = None,
+    overrides: options.Overrides = None,
     silo: Annotated[
         int, typer.Option(min=0, help="Which silo: its share of the data, and the number it bears.")
     ] = 0,
@@ -41,18 +31,18 @@ def digest_make(
     out: Annotated[Path, typer.Option(help="Digest file to write.")] = Path("digest.safetensors"),
     ledger: LedgerFile = None,
     recipient: Recipient = None,
-    data_dir: DataDir = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
-    log_level: Level = LogLevel.warning,
+    data_dir: options.DataDir = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+    log_level: options.Level = options.LogLevel.warning,
 ) -> None:
     """Make the digest that a silo sends once, with noise from the system's entropy (unless set to seeded)."""
-    show_log(log_level)
+    options.show_log(log_level)
     from feddig.digest import write_digest
     from feddig.digest_making import digest_of_silo, note_release
 
     check_ledger_options(ledger, recipient, out)
-    experiment = chosen_experiment(file, overrides, data_dir, {"privacy.random": "system"})
+    experiment = options.chosen_experiment(file, overrides, data_dir, {"privacy.random": "system"})
     if out.exists():
         raise FedDigError(
             f"{out}: exists already; a second digest of the same data reveals more, so it is not replaced"
@@ -69,7 +59,7 @@ def digest_make(
 @digest_app.command("show")
 def digest_show(
     file: Annotated[Path, typer.Argument(help="Digest file.")],
-    as_json: Json = False,
+    as_json: options.Json = False,
 ) -> None:
     """Show what is in a digest, and what it promises."""
     _print_digest(file, as_json=as_json)

@@ -1,13 +1,19 @@
 """`feddig figures`: the paper's figures, from results folders."""
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
+from feddig.commands.options import DataDir
 from feddig.errors import FedDigError
+
+if TYPE_CHECKING:
+    from feddig.report.pictures import RawSamples
+    from feddig.report.runs import Run
 
 
 def figures_command(
@@ -28,6 +34,7 @@ def figures_command(
             "(rounds 251 to 259), or of shorter runs the last round's."
         ),
     ] = None,
+    data_dir: DataDir = None,
 ) -> None:
     """Draw a figure of the paper from your own results, as PNG and SVG. Trains nothing."""
     from feddig.report.paper.kinds import described, draw, takes_results
@@ -39,9 +46,16 @@ def figures_command(
         return
     if takes_results(kind) and not folders:
         raise FedDigError(f"{kind}: is drawn from results; give the folders of runs or comparisons")
-    figure = draw(kind, read_runs(folders) if folders else [], measure)
+    figure = draw(kind, read_runs(folders) if folders else [], measure, partial(_samples, data_dir))
     for path in save_figure(figure, out, kind):
         print(path)
+
+
+def _samples(data_dir: Path | None, run: "Run", count: int) -> "RawSamples":
+    """Take raw images of a run's data; torch, which encodes them, is loaded for this figure alone."""
+    from feddig.raw_samples import load_samples
+
+    return load_samples(run.path, count, data_dir)
 
 
 def _print_kinds(kinds: list[tuple[str, str]]) -> None:

@@ -13,7 +13,8 @@ def report_command(
     folders: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR...", help="Results folders: of runs, or of comparisons, whose runs lie below."
+            metavar="DIR...",
+            help="Results folders: of runs, or of comparisons, whose runs lie below; or of one audit.",
         ),
     ],
     out: Annotated[

@@ -8,19 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 
-from feddig.commands.options import (
-    DataDir,
-    Device,
-    ExperimentFile,
-    Json,
-    Level,
-    LogLevel,
-    Overrides,
-    Quiet,
-    chosen_experiment,
-    hint,
-    show_log,
-)
+from feddig.commands import options
 from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
@@ -28,22 +16,22 @@ if TYPE_CHECKING:
 
 
 def run_command(
-    file: ExperimentFile = None,
-    overrides: Overrides = None,
+    file: options.ExperimentFile = None,
+    overrides: options.Overrides = None,
     out: Annotated[
         Path | None, typer.Option(help="New results folder; without it, one under results/.")
     ] = None,
     resume: Annotated[
         Path | None, typer.Option(help="Go on with the run in this results folder, which knows its data.")
     ] = None,
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
-    log_level: Level = LogLevel.warning,
+    device: options.Device = "auto",
+    data_dir: options.DataDir = None,
+    quiet: options.Quiet = False,
+    as_json: options.Json = False,
+    log_level: options.Level = options.LogLevel.warning,
 ) -> None:
     """Run one experiment."""
-    show_log(log_level)
+    options.show_log(log_level)
     from feddig.progress import choose_progress
     from feddig.running import resume as resume_run
     from feddig.running import run
@@ -58,7 +46,7 @@ def run_command(
         with _hint_at_resume(folder):
             summary = resume_run(folder, device=device, progress=progress)
     else:
-        experiment = chosen_experiment(file, overrides, data_dir)
+        experiment = options.chosen_experiment(file, overrides, data_dir)
         folder = out or _fresh_folder(experiment)
         with _hint_at_resume(folder):
             summary = run(experiment, folder, device=device, progress=progress)
@@ -77,7 +65,7 @@ def _fresh_folder(experiment: "Experiment") -> Path:
 
 def _hint_at_resume(folder: Path) -> AbstractContextManager[None]:
     begun = folder / "experiment.toml"
-    return hint(f"continue with: feddig run --resume {folder}", when=begun.exists)
+    return options.hint(f"continue with: feddig run --resume {folder}", when=begun.exists)
 
 
 def _print_summary(summary: dict[str, Any], *, quiet: bool) -> None:

@@ -42,7 +42,8 @@ def draw_membership(curves: Mapping[str, np.ndarray]) -> bytes:
     axes.set_xlabel("strangers taken for members (logarithmic)")
     axes.set_ylabel("members found (share)")
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False, loc="best")
+    # under the curves, which may be anywhere between the axes
+    figure.legend(frameon=False, loc="outside lower center", ncols=3)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     return _png(figure)

@@ -27,7 +27,7 @@ def guidance_section(run: Run) -> str:
     order = " beside ".join(title for title, _ in there)
     caption = (
         f"{order[:1].upper()}{order[1:]}: what the guidance producer makes of a class, whose mean feature is "
-        "estimated from the digests."
+        "estimated from the digests. It is trained to help the classifier, not to look like the class."
         if pictures.guidance is not None
         else ""
     )

@@ -5,13 +5,14 @@ from html import escape
 from pathlib import Path
 
 from feddig.files import write_atomically
+from feddig.report.audit_folder import is_audit, rebuild_page
 from feddig.report.comparison_page import comparison_sections, repeat_comparison
 from feddig.report.frame import OFFLINE, Frame
 from feddig.report.grouping import Group, group_runs
 from feddig.report.headline import Headline, tell
 from feddig.report.page_data import all_runs, page_data
 from feddig.report.run_sections import run_sections
-from feddig.report.runs import Run, read_runs
+from feddig.report.runs import Run, is_run, read_runs
 
 PAGE = "report.html"
 MOST_DETAILED = 60
@@ -19,10 +20,12 @@ MOST_DETAILED = 60
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> tuple[Path, list[str]]:
-    """Write the page about all runs in these folders; give its place, and what was missing.
+    """Write the page about all runs in these folders, or about one audit; give its place, and what was missing.
 
     Without a place it goes into the folder, if there is one, and else into the working folder.
     """
+    if len(folders) == 1 and is_audit(folders[0]) and not is_run(folders[0]):
+        return rebuild_page(folders[0], out), []
     runs = read_runs(folders)
     place = out or (folders[0] if len(folders) == 1 else Path()) / PAGE
     write_atomically(place, build_page(runs))
@@ -72,12 +75,14 @@ def _scenario(group: Group, told: Headline, number: int) -> str:
         caption += ". There were no test images: accuracy is that of the silos present, on their own images"
     if seeds > 1:
         caption += ". Lines are means over seeds, bands reach from the lowest seed to the highest"
+    # a deviation stays in the line of its mean
+    lede = " ".join(told.sentences).replace(" ± ", "\u00a0±\u00a0")
     return (
         f'<section class="scenario" data-key="scenario {escape(group.title)}">'
         f'<p class="eyebrow">Scenario {escape(group.title)}</p>'
-        f"<{level}>{escape(told.title)}</{level}><p class=lede>{escape(' '.join(told.sentences))}</p>"
+        f"<{level}>{escape(told.title)}</{level}><p class=lede>{escape(lede)}</p>"
         f'<ul class="tiles">{tiles}</ul><figure data-chart="accuracy" data-group="{number}"></figure>'
-        f'<p class="caption">{escape(caption)}. Arrow keys move the marker.</p></section>'
+        f'<p class="caption">{escape(caption)}. <span class="hint">Arrow keys move the marker.</span></p></section>'
     )
 
 

@@ -26,6 +26,15 @@ class Pictures:
     missing: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class RawSamples:
+    """Raw images in [0, 1], the features that an encoder gives them, and their classes; a row each."""
+
+    images: np.ndarray
+    features: np.ndarray
+    labels: np.ndarray
+
+
 def read_pictures(folder: Path, producer: str) -> Pictures:
     """Paint what the guidance producer makes of each class, and read class means if they are stored.
 
@@ -56,16 +65,24 @@ def paint_digests(folder: Path, producer: str, count: int) -> tuple[np.ndarray, 
 
     They are taken from the silos in turn, so that every silo shows something.
     """
-    if producer != "deconvolution":
-        return f"the guidance producer is your own ({producer}), which cannot be run here"
     silos = read_digests(folder / "digests")
     turns = [(silo, place) for place in range(count) for silo in silos if place < len(silo[0])][:count]
     if not turns:
         return "guidance is painted from digests, and the folder holds none"
-    guidance = _paint(folder / "guidance.safetensors", np.stack([silo[0][place] for silo, place in turns]))
+    guidance = paint_features(folder, producer, np.stack([silo[0][place] for silo, place in turns]))
+    if isinstance(guidance, str):
+        return guidance
+    return guidance, np.stack([silo[1][place] for silo, place in turns])
+
+
+def paint_features(folder: Path, producer: str, features: np.ndarray) -> np.ndarray | str:
+    """Paint what a run's guidance producer makes of features; or say why not."""
+    if producer != "deconvolution":
+        return f"the guidance producer is your own ({producer}), which cannot be run here"
+    guidance = _paint(folder / "guidance.safetensors", features)
     if guidance is None:
         return "guidance.safetensors is missing, damaged or of another shape than FedDig's own"
-    return guidance, np.stack([silo[1][place] for silo, place in turns])
+    return guidance
 
 
 def as_address(image: np.ndarray) -> str:

@@ -9,11 +9,10 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from feddig.privacy.guessing import guess_digest
+from feddig.report.lights import show_light
 from feddig.report.runs import Run
 
 UPDATES = "Updates are sent in every round besides the digest; nothing on this page bounds what they reveal."
-SHAPES = {"green": "●", "amber": "▲", "red": "■"}
-"""Lights differ in shape too, for those who see no colours and for paper."""
 
 
 def privacy_box(run: Run) -> str:
@@ -40,7 +39,7 @@ def privacy_box(run: Run) -> str:
         if value
     )
     made = (
-        f"{facts.get('mechanism', 'unknown')} noise from {_source(facts)}, {samples} samples mixed "
+        f"Noise is {facts.get('mechanism', 'unknown')}, from {_source(facts)}; {samples} samples are mixed "
         f"{'within their class' if facts.get('mixing') == 'within-class' else 'at random'} into each digest"
     )
     return f"<p>{escape(made)}. {escape(UPDATES)}</p><dl class=facts>{shown}</dl>{_audits(run)}"
@@ -114,20 +113,15 @@ def _audit(audit: Mapping[str, Any], run: Run) -> str:
     other = "" if bound.get("digest_hash") in hashes else " It is of other digests than this run sent."
     checks: Sequence[Any] = audit["checks"]
     items = "".join(
-        f"<li>{_light(check.get('light'))} <b>{escape(str(check.get('title', '')))}</b> "
+        f"<li>{show_light(check.get('light'))} <b>{escape(str(check.get('title', '')))}</b> "
         f"{escape(str(check.get('sentence', '')))}</li>"
         for check in checks
         if isinstance(check, Mapping)
     )
     return (
-        f"<h4>Audit of silo {escape(str(bound.get('silo', '?')))} {_light(audit.get('light'))}</h4>"
+        f"<h4>Audit of silo {escape(str(bound.get('silo', '?')))} {show_light(audit.get('light'))}</h4>"
         f"<p>{escape(str(audit.get('meaning', '')))}{other}</p><ul class=plain>{items}</ul>"
     )
-
-
-def _light(light: Any) -> str:
-    known = light if light in SHAPES else "grey"
-    return f'<span class="light {known}">{SHAPES.get(known, "○")} {escape(str(light))}</span>'
 
 
 def _float(value: Any) -> float:

@@ -50,15 +50,22 @@ def repeat(settings: str, command: str, versions: str = "") -> str:
     """Show settings to be saved as experiment.toml, and the command that repeats what they gave."""
     return (
         "<p>Save these settings as <code>experiment.toml</code>, then:</p>"
-        f"{_copied(command, 'command')}"
-        f"<details data-print><summary>Settings</summary>{_copied(settings, 'settings')}</details>"
+        f"{copied(command, 'command')}"
+        f"<details data-print><summary>Settings</summary>{copied(settings, 'settings')}</details>"
         + (f'<p class="caption">{escape(versions)}</p>' if versions else "")
     )
 
 
-def _copied(text: str, what: str) -> str:
+def copied(text: str, what: str) -> str:
+    """Show text as it is typed, with a button that copies it."""
+    # a command is broken between its words, never within an option
+    shown = (
+        " ".join(f"<span>{escape(word)}</span>" for word in text.split(" "))
+        if what == "command"
+        else escape(text)
+    )
     return (
-        f'<div class="source"><pre tabindex="0">{escape(text)}</pre><button type="button" class="copy" '
+        f'<div class="source {what}"><pre tabindex="0">{shown}</pre><button type="button" class="copy" '
         f'data-copy="text" aria-label="copy the {what}">Copy</button><span role="status" class="said"></span></div>'
     )
 

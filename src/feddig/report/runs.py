@@ -170,9 +170,14 @@ def page_order(run: Run) -> tuple[str, str, int, str]:
     return run.scenario, run.algorithm, run.seed, str(run.path)
 
 
+def is_run(folder: Path) -> bool:
+    """Say whether a folder is a run's."""
+    return any((folder / name).is_file() for name in SIGNS)
+
+
 def find_runs(folder: Path, depth: int = DEEPEST) -> Iterator[Path]:
     """Find the folders of runs: this one, or those below it."""
-    if any((folder / name).is_file() for name in SIGNS):
+    if is_run(folder):
         yield folder
     elif depth:
         for below in sorted(folder.iterdir()):

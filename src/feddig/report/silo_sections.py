@@ -79,7 +79,7 @@ def _ranges(row: np.ndarray, wanted: Sequence[int]) -> str:
     found = [(start, end) for start, end, is_wanted in stretches(np.isin(row, wanted).tolist()) if is_wanted]
     told = [str(start) if end == start + 1 else f"{start}–{end - 1}" for start, end in found[:MOST_STRETCHES]]
     more = len(found) - MOST_STRETCHES
-    return ", ".join(told) + (f" and {more} more times" if more > 0 else "")
+    return ", ".join(told) + (f" and {more} more time{'' if more == 1 else 's'}" if more > 0 else "")
 
 
 def _tests(run: Run) -> list[float | None]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from html import escape
+from math import inf
 
 
 def sortable(heads: Sequence[str], rows: Iterable[str], name: str, texts: Sequence[int] = (0,)) -> str:
@@ -30,7 +31,8 @@ def text_cell(text: str) -> str:
 
 def number_cell(value: float | None, shown: str) -> str:
     """Lay out a number to sort by, and how it is shown; None where it is not known."""
-    return f'<td class="number" data-value="{"" if value is None else value}">{escape(shown)}</td>'
+    by = "" if value is None else "Infinity" if value == inf else value
+    return f'<td class="number" data-value="{by}">{escape(shown)}</td>'
 
 
 def percent_cell(value: float | None) -> str:

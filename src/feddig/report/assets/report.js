@@ -4,6 +4,7 @@
   const SPACE = "http://www.w3.org/2000/svg";
   const STATES = ["not-yet", "here", "recalled", "away"];
   const SPOKEN = ["not joined yet", "here", "away, recalled", "away"];
+  const PAPER = "730px";
   const DASHES = ["", "7 4", "2 4", "9 4 2 4"];
   let data = { groups: [], runs: [] };
 
@@ -35,7 +36,9 @@
   function percentScale(values, height, wanted) {
     let low = Math.min(...values), high = Math.max(...values);
     if (!values.length) [low, high] = [0, 100];
-    const step = niceStep(Math.max(high - low, 1), wanted);
+    // a level curve lies in the middle, and hundredths of a percent do not look like mountains
+    if (high - low < 2) [low, high] = [Math.max(0, (low + high) / 2 - 1), (low + high) / 2 + 1];
+    const step = niceStep(high - low, wanted);
     low = Math.max(0, Math.floor(low / step) * step);
     high = Math.max(low + step, Math.min(Math.max(100, high), Math.ceil(high / step) * step));
     const ticks = [];
@@ -553,8 +556,20 @@
       copyText(text, source.querySelector(".said"));
     }
   });
-  addEventListener("beforeprint", () => document.querySelectorAll("details[data-print]:not([open])").forEach((each) => { each.open = true; each.dataset.folded = ""; }));
-  addEventListener("afterprint", () => document.querySelectorAll("details[data-folded]").forEach((each) => { each.open = false; delete each.dataset.folded; }));
+  addEventListener("beforeprint", () => {
+    document.querySelectorAll("details[data-print]:not([open])").forEach((each) => { each.open = true; each.dataset.folded = ""; });
+    drawWithin(PAPER);
+  });
+  addEventListener("afterprint", () => {
+    document.querySelectorAll("details[data-folded]").forEach((each) => { each.open = false; delete each.dataset.folded; });
+    drawWithin("");
+  });
+
+  // a chart drawn for a wide window would be shrunk on paper, letters and all
+  function drawWithin(width) {
+    document.body.style.maxWidth = width;
+    for (const figure of document.querySelectorAll("figure[data-drawn]")) if (!isFolded(figure)) drawFigure(figure);
+  }
 
   setUpTheme();
   drawAll();

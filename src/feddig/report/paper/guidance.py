@@ -1,6 +1,6 @@
 """Pictures of guidance: what the guidance producer makes of classes and of single digests, a row for each result."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from feddig.errors import FedDigError
 from feddig.report.paper.look import SMALL, explain
 from feddig.report.paper.naming import name_apart
-from feddig.report.pictures import paint_digests, read_pictures
+from feddig.report.pictures import RawSamples, paint_digests, paint_features, read_pictures
 from feddig.report.runs import Run
 
 MOST_ACROSS = 10
@@ -64,6 +64,25 @@ def digest_guidance(runs: Sequence[Run]) -> Figure:
         titles = [f"{names[int(share.argmax())]} {share.max():.0%}" for share in labels]
         rows.append(_Row(label, images, titles))
     return _draw_rows(rows, "Over each picture: the largest class in its digest, and that class's share")
+
+
+def sample_guidance(runs: Sequence[Run], samples: Callable[[Run, int], RawSamples]) -> Figure:
+    """Guidance of single test images under the images themselves: not mixed, without noise; a row for each result."""
+    rows: list[_Row] = []
+    shown: str | None = None
+    for run, label in _with_guidance(runs):
+        raw = samples(run, MOST_ACROSS)
+        painted = paint_features(run.path, str(run.setting("model.guidance")), raw.features)
+        if isinstance(painted, str):
+            raise FedDigError(f"{run.path}: {painted}")
+        data = str(run.setting("data.name"))
+        if data != shown:
+            names = _class_names(run, max(len(run.classes.names), int(raw.labels.max()) + 1))
+            titles = [names[int(number)] for number in raw.labels]
+            rows.append(_Row(f"test image\n{data}", raw.images, titles))
+        rows.append(_Row(label, painted))
+        shown = data
+    return _draw_rows(rows, "Guidance of the image above, as its feature is: not mixed, without noise")
 
 
 def _with_guidance(runs: Sequence[Run]) -> list[tuple[Run, str]]:

@@ -9,7 +9,7 @@ from feddig.errors import FedDigError, nearest
 from feddig.report.paper.curves import scenario_curves
 from feddig.report.paper.dataset_bars import dataset_bars
 from feddig.report.paper.element_noise import element_noise
-from feddig.report.paper.guidance import class_guidance, digest_guidance
+from feddig.report.paper.guidance import class_guidance, digest_guidance, sample_guidance
 from feddig.report.paper.mixing import mixing_variance
 from feddig.report.paper.settings_bars import (
     mixing_bars,
@@ -18,23 +18,31 @@ from feddig.report.paper.settings_bars import (
     silo_count_bars,
     skew_bars,
 )
+from feddig.report.pictures import RawSamples
 from feddig.report.runs import Run
 
 DRAWN = (
     scenario_curves, skew_bars, silo_count_bars, samples_per_digest_bars, mixing_bars, perturbation_bars,
-    dataset_bars, class_guidance, digest_guidance, element_noise, mixing_variance,
+    dataset_bars, class_guidance, digest_guidance, sample_guidance, element_noise, mixing_variance,
 )  # fmt: skip
 KINDS: dict[str, Callable[..., Figure]] = {each.__name__.replace("_", "-"): each for each in DRAWN}
 
 
-def draw(kind: str, runs: Sequence[Run], measure: str | None = None) -> Figure:
-    """Draw a figure by its name; `measure` is the accuracy that bars show."""
+def draw(
+    kind: str,
+    runs: Sequence[Run],
+    measure: str | None = None,
+    samples: Callable[[Run, int], RawSamples] | None = None,
+) -> Figure:
+    """Draw a figure by its name; `measure` is the accuracy that bars show, `samples` gives images of a run's data."""
     function = _find(kind)
-    if measure is None:
-        return function(runs)
-    if "measure" not in inspect.signature(function).parameters:
+    takes = inspect.signature(function).parameters
+    if measure is not None and "measure" not in takes:
         raise FedDigError(f"--measure: {kind} shows no measure that could be chosen; leave it out")
-    return function(runs, measure=measure)
+    given = {"measure": measure, "samples": samples}
+    return function(
+        runs, **{name: value for name, value in given.items() if name in takes and value is not None}
+    )
 
 
 def takes_results(kind: str) -> bool:

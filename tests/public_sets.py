@@ -1,0 +1,75 @@
+"""Small files of the same structure as the publishers' own, for tests of public data sets."""
+
+import gzip
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from feddig.data.published import PUBLISHED
+
+SIZES = {"train": 10, "test": 4}
+"""Images in each part, unless a test wants more."""
+
+
+def write_all(folder: Path, sizes: Mapping[str, int]) -> Path:
+    """Write all public sets into a folder: Fashion-MNIST's files at its top, each other's in a folder of its own."""
+    for name in PUBLISHED:
+        write(folder if name == "fashion-mnist" else folder / name, name, sizes=sizes)
+    return folder
+
+
+def write(folder: Path, name: str, *, zipped: bool = False, sizes: Mapping[str, int] = SIZES) -> Path:
+    """Write a set's files, gzipped or not."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, content in contents(name, sizes).items():
+        if zipped:
+            (folder / f"{file}.gz").write_bytes(gzip.compress(content))
+        else:
+            (folder / file).write_bytes(content)
+    return folder
+
+
+def contents(name: str, sizes: Mapping[str, int] = SIZES) -> dict[str, bytes]:
+    """Make a set's files, by name."""
+    if name == "cifar10":
+        train = np.split(records("train", 10, False, sizes), 5)
+        batches = {f"data_batch_{number}.bin": batch.tobytes() for number, batch in enumerate(train, start=1)}
+        return {**batches, "test_batch.bin": records("test", 10, False, sizes).tobytes()}
+    if name == "cifar100":
+        return {f"{part}.bin": records(part, 100, True, sizes).tobytes() for part in sizes}
+    prefixes = (
+        ("train", "t10k") if name == "fashion-mnist" else ("emnist-byclass-train", "emnist-byclass-test")
+    )
+    made = {}
+    for part, prefix in zip(sizes, prefixes, strict=True):
+        images = draw(part, 28, 28, sizes=sizes)
+        stored = images.transpose(0, 2, 1) if name == "emnist-byclass" else images
+        made[f"{prefix}-images-idx3-ubyte"] = idx_bytes(stored)
+        made[f"{prefix}-labels-idx1-ubyte"] = idx_bytes(labels(part, len(PUBLISHED[name].classes), sizes))
+    return made
+
+
+def draw(part: str, *shape: int, sizes: Mapping[str, int] = SIZES) -> np.ndarray:
+    """Draw images of noise."""
+    return np.random.default_rng(len(part)).integers(0, 256, (sizes[part], *shape), dtype=np.uint8)
+
+
+def labels(part: str, classes: int, sizes: Mapping[str, int] = SIZES) -> np.ndarray:
+    """Deal labels out evenly."""
+    return (np.arange(sizes[part]) * 7 % classes).astype(np.uint8)
+
+
+def idx_bytes(array: np.ndarray) -> bytes:
+    """Spell an array as an IDX file."""
+    return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
+
+
+def records(part: str, classes: int, coarse: bool, sizes: Mapping[str, int] = SIZES) -> np.ndarray:
+    """Write images as CIFAR does: the labels, then red, green and blue."""
+    columns = [
+        labels(part, classes, sizes)[:, None],
+        draw(part, 3, 32, 32, sizes=sizes).reshape(sizes[part], -1),
+    ]
+    return np.concatenate([np.full((sizes[part], 1), 200, np.uint8), *columns] if coarse else columns, axis=1)
