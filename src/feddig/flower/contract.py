@@ -20,13 +20,24 @@ from feddig.experiment_file import experiment_from_table, spell_table, write_exp
 from feddig.files import check_version, write_atomically
 
 ADDRESS = "127.0.0.1:9092"
-FEDERATION = ("name", "address", "image_shape", "classes", "encoder_hash", "new_release", "update_limit")
+FEDERATION = (
+    "name",
+    "address",
+    "image_shape",
+    "classes",
+    "encoder_hash",
+    "new_release",
+    "update_limit",
+    "digest_limit",
+)
 DEADLINES = ("training", "digest")
 SILO = ("name", "fingerprint")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 HASH = re.compile(r"[0-9a-f]{64}")
 UPDATE_LIMIT = 10.0
 """Training moves a model by less than its own length in a round; what goes so much further was not trained."""
+DIGEST_LIMIT = 256.0
+"""Megabytes: the digest of 960,000 images of the demo's, at four to a digest."""
 PATIENCE = 2
 """A message is valid for so many times its deadline: a late reply is then seen, told of and dropped."""
 
@@ -62,6 +73,8 @@ class Contract:
     """Host and port at which silos find the moderator."""
     update_limit: float | None = None
     """An update that is longer than so many times the model is refused; None: the default, not in the file."""
+    digest_limit: float | None = None
+    """A digest of more megabytes is refused; None: the default, not in the file."""
 
     def __post_init__(self) -> None:
         """Check what must hold between the parts, wherever they come from."""
@@ -89,6 +102,7 @@ class Contract:
             "encoder_hash": self.encoder_hash,
             "new_release": self.new_release,
             "update_limit": self.update_limit,
+            "digest_limit": self.digest_limit,
         }
         deadlines = {"training": self.training_deadline, "digest": self.digest_deadline}
         tables: list[tuple[str, Mapping[str, Any]]] = [
@@ -113,6 +127,11 @@ class Contract:
     def longest_update(self) -> float:
         """How many times the model's length an update may have."""
         return UPDATE_LIMIT if self.update_limit is None else self.update_limit
+
+    @property
+    def largest_digest(self) -> int:
+        """How many bytes a digest file may have."""
+        return int((DIGEST_LIMIT if self.digest_limit is None else self.digest_limit) * 1e6)
 
     def number(self, name: str) -> int:
         """Find a silo's number by its name."""
@@ -185,6 +204,9 @@ def _contract(table: dict[str, Any], folder: Path) -> Contract:
         address=check_address("federation.address", _text(federation, "federation", "address")),
         update_limit=_positive(federation, "federation", "update_limit", "multiple of the model's length")
         if "update_limit" in federation
+        else None,
+        digest_limit=_positive(federation, "federation", "digest_limit", "number of megabytes")
+        if "digest_limit" in federation
         else None,
     )
 
