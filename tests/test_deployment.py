@@ -323,8 +323,7 @@ def test_a_reply_of_600_megabytes_costs_the_moderator_no_memory(tmp_path: Path, 
         write_programs(silo.programs)
         until(folder, lambda: len(done(folder)) > missed + 1)
         grown = {program: peak(folder.moderator.path, program) - most for program, most in before.items()}
-        print({program: round(size / MEGABYTE) for program, size in (before | grown).items()})
-        assert max(grown.values()) < 150 * MEGABYTE
+        assert max(grown.values()) < 150 * MEGABYTE, (before, grown)
         assert 1 in done(folder)[missed]["present"]
         if lie != "huge note":  # its node tries to send that one for longer than we want to wait
             until(folder, lambda: rounds_of(folder, 0)[-1] > missed)

@@ -1,5 +1,6 @@
 """Replies taken in piece by piece: none takes more memory or time than it may, and no broken one ends the moderator."""
 
+import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -33,6 +34,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid import HttpGrid
 
 from feddig.errors import FedDigError
+from feddig.flower import hosting
 from feddig.flower.intake import Answer, MeasuredIntake, open_intake
 from feddig.flower.pieces import CHUNK, NOTE
 
@@ -296,6 +298,16 @@ def test_a_client_that_reads_before_it_can_be_measured_is_refused(link: Link) ->
     grid._client._client = Eager()  # type: ignore[union-attr]
     with pytest.raises(FedDigError, match="read before they can be measured; install"):
         open_intake(grid)
+
+
+def test_a_flower_without_what_is_needed_is_refused_before_anything_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hosting.check_flower()
+    monkeypatch.delitem(sys.modules, "feddig.flower.intake")
+    monkeypatch.delattr("flwr.superlink.grid.HttpGrid")
+    with pytest.raises(FedDigError, match=r"flwr .* cannot be used: .*HttpGrid.*; install a release"):
+        hosting.check_flower()
 
 
 def test_a_new_kind_of_grid_is_refused() -> None:
