@@ -295,13 +295,14 @@ def peak(party: Path, program: str) -> int:
     return max(peaks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lie", "said"),
     [
         ("huge update", "its reply is refused: it comes in 121 pieces"),
-        pytest.param("huge zeros", "its reply is refused: its arrays unfold to 6", marks=pytest.mark.slow),
-        pytest.param("huge digest", "its reply is refused: it comes in 1", marks=pytest.mark.slow),
-        pytest.param("huge note", "no reply to train in 60 s", marks=pytest.mark.slow),
+        ("huge zeros", "its reply is refused: its arrays unfold to 6"),
+        ("huge digest", "its reply is refused: it comes in 119 pieces"),
+        ("huge note", "no reply to train in 60 s"),
     ],
 )
 def test_a_reply_of_600_megabytes_costs_the_moderator_no_memory(tmp_path: Path, lie: str, said: str) -> None:
