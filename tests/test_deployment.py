@@ -326,8 +326,11 @@ def test_a_reply_of_600_megabytes_costs_the_moderator_no_memory(tmp_path: Path, 
         grown = {program: peak(folder.moderator.path, program) - most for program, most in before.items()}
         assert max(grown.values()) < 150 * MEGABYTE, (before, grown)
         assert 1 in done(folder)[missed]["present"]
-        if lie != "huge note":  # its node tries to send that one for longer than we want to wait
+        if lie != "huge note":
             until(folder, lambda: rounds_of(folder, 0)[-1] > missed)
+        else:  # its node tries to send that one for longer than we want to wait
+            said_at_the_gate = (folder.moderator.logs / "superlink.log").read_text(encoding="utf-8")
+            assert re.search(r"push-object: it has 600,\d+,\d+ bytes, more than", said_at_the_gate)
     check_nothing_was_lost(folder)
 
 

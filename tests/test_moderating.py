@@ -346,6 +346,29 @@ def test_a_new_release_survives_a_kill_before_the_next_checkpoint(make: Make) ->
     assert moderate(folder, LocalGrid(folder, 3))["rounds"] == 4
 
 
+def test_a_digest_of_more_bytes_than_agreed_does_not_leave_its_silo_and_is_not_in_the_ledger(
+    make: Make,
+) -> None:
+    folder = make(terms={"digest_limit": 0.001})
+    with pytest.raises(FedDigError, match=r"bytes, and the moderator takes no more than 1,000; agree on"):
+        LocalGrid(folder, 3).silo(1).give_digest()
+    assert not folder.silo("silo-1").ledger.exists()
+
+
+def test_one_that_is_sent_all_the_same_is_refused_and_the_others_go_on(make: Make) -> None:
+    folder = make(terms={"digest_limit": 1.0})
+    grid = LocalGrid(folder, 3)
+    honest = read_digest_of(grid.silo(1).give_digest(), 1)
+    times = 1 + 1_000_000 // honest.size
+    long = replace(
+        honest, features=torch.cat([honest.features] * times), labels=torch.cat([honest.labels] * times)
+    )
+    grid.faults.set(1, "query.digest", lambda message, silo: pack_digest(long))
+    moderate(folder, grid)
+    assert [row["present"] for row in rows(folder.moderator.run)] == [[0, 2]] * 4
+    assert "silo 1, round 0: its digest is refused: its digest has 1," in log_of(folder)
+
+
 def test_a_silo_that_lost_its_digest_makes_no_second_one_by_itself(make: Make) -> None:
     folder = make()
     silo = folder.silo("silo-1")
