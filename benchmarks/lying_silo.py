@@ -3,15 +3,23 @@
 python lying_silo.py LIE [what Flower gives to the app]
 """
 
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
+from flwr.app import ConfigRecord, RecordDict
+from flwr.app.message import array
 
 from feddig.flower import client_app, own_app
+from feddig.flower.arrays import pack_arrays, pack_bytes
+from feddig.flower.deployed_silo import DeployedSilo
 from feddig.messages import Reply
+
+HUGE = 600_000_000
+"""Bytes that a reply has which is to fill the moderator's memory."""
 
 
 def fail(reply: Reply) -> Reply:
@@ -30,11 +38,41 @@ LIES: dict[str, Callable[[Reply], Reply]] = {
 }
 
 
+def add_zeros(content: RecordDict) -> None:
+    """Reply an array all of whose pieces are the same small one, which is sent once."""
+    array.FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE = 1 << 16
+    content["model"] = pack_arrays({"update": torch.zeros(HUGE // 4)})
+
+
+HUGE_UPDATES: dict[str, Callable[[RecordDict], None]] = {
+    "huge update": lambda content: content.update(model=pack_arrays({"update": torch.rand(HUGE // 4)})),
+    "huge zeros": add_zeros,
+    "huge note": lambda content: content.update(note=ConfigRecord({"note": os.urandom(HUGE)})),
+}
+HUGE_DIGEST = "huge digest"
+
+
 def main() -> None:
-    """Be the silo's app, but for what it replies after training."""
+    """Be the silo's app, but for what it replies: after training, or when it is asked for its digest."""
     app: Any = client_app
-    lie, honest = LIES[sys.argv.pop(1)], app.pack_reply
-    app.pack_reply = lambda reply: honest(lie(reply))
+    lie = sys.argv.pop(1)
+    honest = app.pack_reply
+
+    def pack_reply(reply: Reply) -> RecordDict:
+        content = honest(LIES[lie](reply) if lie in LIES else reply)
+        HUGE_UPDATES.get(lie, lambda content: None)(content)
+        return content
+
+    def give_digest(silo: DeployedSilo) -> RecordDict:
+        return RecordDict({"digest": pack_bytes("file", os.urandom(HUGE))})
+
+    if lie == HUGE_DIGEST:
+        replaced: Any = DeployedSilo
+        replaced.give_digest = give_digest
+    elif lie in LIES or lie in HUGE_UPDATES:
+        app.pack_reply = pack_reply
+    else:
+        sys.exit(f"lying_silo.py: {lie!r} is no lie")
     own_app.main()
 
 

@@ -9,7 +9,14 @@ import pytest
 from feddig.errors import FedDigError
 from feddig.experiment_file import experiment_from_table
 from feddig.files import write_atomically
-from feddig.flower.contract import UPDATE_LIMIT, Contract, Member, read_contract, write_contract
+from feddig.flower.contract import (
+    DIGEST_LIMIT,
+    UPDATE_LIMIT,
+    Contract,
+    Member,
+    read_contract,
+    write_contract,
+)
 
 KEYS = ("a" * 64, "b" * 64)
 
@@ -50,6 +57,7 @@ def test_a_contract_is_read_as_it_was_written(file: Path) -> None:
         {"classes": ("a", "b")},
         {"update_limit": None},
         {"update_limit": 2.5},
+        {"digest_limit": 0.5},
     ],
 )
 def test_what_may_be_left_out_or_changed_comes_back(tmp_path: Path, changes: dict[str, object]) -> None:
@@ -60,10 +68,12 @@ def test_what_may_be_left_out_or_changed_comes_back(tmp_path: Path, changes: dic
 def test_a_contract_of_before_there_was_a_limit_keeps_its_hash_and_has_the_default(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     write_contract(file, a_contract(update_limit=None))
-    assert "update_limit" not in file.read_text(encoding="utf-8")
+    assert "_limit" not in file.read_text(encoding="utf-8")
     found = read_contract(file)
     assert found.hash == hashlib.sha256(file.read_bytes()).hexdigest()
     assert found.longest_update == UPDATE_LIMIT
+    assert found.largest_digest == DIGEST_LIMIT * 10**6
+    assert a_contract(digest_limit=0.5).largest_digest == 500_000
 
 
 def test_the_hash_is_that_of_the_file_and_tells_any_change(file: Path) -> None:
@@ -100,6 +110,7 @@ FAULTS = {
     "new_release = 1": ("federation.new_release: 1 is not true or false", "new_release = false"),
     "update_limit = 0": ("federation.update_limit: 0 is not a multiple of the model's", "update_limit = 10.0"),
     "update_limit = inf": ("federation.update_limit: inf", "update_limit = 10.0"),
+    "digest_limit = -1": ("federation.digest_limit: -1 is not a number of megabytes", "new_release = false"),
     "training = 0": ("deadlines.training: 0 is not a number of seconds above 0", "training = 90.0"),
     "training = inf": ("deadlines.training: inf", "training = 90.0"),
     'training = "x"': ("deadlines.training: 'x'", "training = 90.0"),

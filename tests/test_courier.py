@@ -1,7 +1,7 @@
 """Replies that come late: dropped, and told of whenever and however they come."""
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from flwr.common.constant import ErrorCode
 from feddig.flower import courier
 from feddig.flower.contract import PATIENCE
 from feddig.flower.courier import Courier
+from feddig.flower.intake import Answer
 from federations import Answered, write_message
 
 pytestmark = pytest.mark.flower
@@ -85,6 +86,34 @@ def a_round_without_silo_1(clock: Clock, *, comes: float, **options: Any) -> tup
     assert ask(asker, [0, 1], 4) == [0]
     assert asker.owes(1)
     return asker, grid
+
+
+class Refusing:
+    """An intake that finds the reply of silo 1 too large."""
+
+    def __init__(self, refused: str) -> None:
+        self._refused, self.limits = refused, []  # type: ignore[var-annotated]
+
+    def pull(self, limits: Mapping[str, int | None], until: float) -> list[Answer]:
+        self.limits.append((dict(limits), until))
+        fault = "its reply is refused: it is too large"
+        return [
+            Answer(name, fault=fault) if name == self._refused else Answer(name, RecordDict())
+            for name in limits
+        ]
+
+
+def test_a_reply_that_is_refused_is_told_of_and_its_silo_is_absent_and_owes_nothing(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    asker = Courier(SlowGrid(clock), write_message)  # type: ignore[arg-type]
+    asker._intake = intake = Refusing("message 2")
+    contents, nodes = {silo: RecordDict() for silo in (0, 1)}, {0: 0, 1: 1}
+    found = asker.ask(contents, nodes, "train", round=4, deadline=DEADLINE, largest=77)
+    assert [*found] == [0]
+    assert "silo 1, round 4: its reply is refused: it is too large" in caplog.text
+    assert not asker.owes(1), "it is asked again in the next round"
+    assert intake.limits == [({"message 1": 77, "message 2": 77}, DEADLINE)]
 
 
 def test_a_late_reply_is_told_of_also_when_its_message_is_no_longer_valid(

@@ -1,6 +1,7 @@
 """A real federation on this machine: processes with TLS and keys, some of which are killed, stopped or lied to."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -275,6 +276,61 @@ def test_apps_that_hang_are_ended_and_do_not_pile_up(tmp_path: Path) -> None:
         write_programs(silo.programs)
         until(folder, lambda: rounds_of(folder, 0)[-1] > missed)
         until(folder, lambda: not running(silo.path, HUNG))
+    check_nothing_was_lost(folder)
+
+
+LIAR = Path(__file__).parents[1] / "benchmarks" / "lying_silo.py"
+LIES = """#!/bin/sh
+exec {python} -P {liar} "{lie}" "$@"
+"""
+MEGABYTE = 2**20
+
+
+def peak(party: Path, program: str) -> int:
+    """Give the most bytes that a program ever had in memory."""
+    peaks = []
+    for process in running(party, program):
+        lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
+        peaks += [1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
+    return max(peaks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("lie", "said"),
+    [
+        ("huge update", "its reply is refused: it comes in 121 pieces"),
+        ("huge zeros", "its reply is refused: its arrays unfold to 6"),
+        ("huge digest", "its reply is refused: it comes in 119 pieces"),
+        ("huge note", "no reply to train in 60 s"),
+    ],
+)
+def test_a_reply_of_600_megabytes_costs_the_moderator_no_memory(tmp_path: Path, lie: str, said: str) -> None:
+    folder = init(tmp_path / "federation")
+    silo = folder.silo("silo-0")
+    with up(folder):
+        until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
+        before = {program: peak(folder.moderator.path, program) for program in (APP, LINK)}
+        if "digest" in lie:  # it is asked for when a silo comes back
+            first = running(silo.path, NODE)
+            for process in first:
+                _send(process, signal.SIGTERM)
+            until(folder, lambda: set(running(silo.path, NODE)) - set(first))
+        script = LIES.format(python=sys.executable, liar=LIAR, lie=lie)
+        (silo.programs / SILO_PROGRAM).write_text(script, encoding="utf-8")
+        refusal = until(folder, lambda: re.search(rf"silo 0, round (\d+): {said}", log_of(folder)))
+        missed = int(refusal[1])
+        until(folder, lambda: missed in recalled_in(folder, 0))
+        write_programs(silo.programs)
+        until(folder, lambda: len(done(folder)) > missed + 1)
+        grown = {program: peak(folder.moderator.path, program) - most for program, most in before.items()}
+        assert max(grown.values()) < 150 * MEGABYTE, (before, grown)
+        assert 1 in done(folder)[missed]["present"]
+        if lie != "huge note":
+            until(folder, lambda: rounds_of(folder, 0)[-1] > missed)
+        else:  # its node tries to send that one for longer than we want to wait
+            said_at_the_gate = (folder.moderator.logs / "superlink.log").read_text(encoding="utf-8")
+            assert re.search(r"push-object: it has 600,\d+,\d+ bytes, more than", said_at_the_gate)
     check_nothing_was_lost(folder)
 
 

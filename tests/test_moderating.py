@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from feddig import Dataset, Experiment, FedDigError, run
 from feddig.absence import read_absence
 from feddig.digest import read_digest, write_digest
+from feddig.flower.arrays import pack_bytes, read_bytes
 from feddig.flower.client_app import _discretion
 from feddig.flower.contract import read_contract
 from feddig.flower.federation_folder import FederationFolder
@@ -288,9 +289,8 @@ def test_a_corrupted_digest_is_refused_and_its_silo_does_not_train_before_it_has
 
     def corrupted(message: Any, silo: Any) -> RecordDict:
         content = silo.give_digest()
-        file = content.config_records["digest"]["file"]
-        content.config_records["digest"]["file"] = file[:-2] + bytes([file[-2] ^ 1]) + file[-1:]
-        return content  # type: ignore[no-any-return]
+        file = read_bytes(content, "digest", "file", 10**9)
+        return RecordDict({"digest": pack_bytes("file", file[:-2] + bytes([file[-2] ^ 1]) + file[-1:])})
 
     grid.faults.set(1, "query.digest", corrupted, [0, 1])
     moderate(folder, grid)
@@ -346,15 +346,42 @@ def test_a_new_release_survives_a_kill_before_the_next_checkpoint(make: Make) ->
     assert moderate(folder, LocalGrid(folder, 3))["rounds"] == 4
 
 
+def test_a_digest_of_more_bytes_than_agreed_does_not_leave_its_silo_and_is_not_in_the_ledger(
+    make: Make,
+) -> None:
+    folder = make(terms={"digest_limit": 0.001})
+    with pytest.raises(FedDigError, match=r"bytes, and the moderator takes no more than 1,000; agree on"):
+        LocalGrid(folder, 3).silo(1).give_digest()
+    assert not folder.silo("silo-1").ledger.exists()
+
+
+def test_one_that_is_sent_all_the_same_is_refused_and_the_others_go_on(make: Make) -> None:
+    folder = make(terms={"digest_limit": 1.0})
+    grid = LocalGrid(folder, 3)
+    honest = read_digest_of(grid.silo(1).give_digest(), 1)
+    times = 1 + 1_000_000 // honest.size
+    long = replace(
+        honest, features=torch.cat([honest.features] * times), labels=torch.cat([honest.labels] * times)
+    )
+    grid.faults.set(1, "query.digest", lambda message, silo: pack_digest(long))
+    moderate(folder, grid)
+    assert [row["present"] for row in rows(folder.moderator.run)] == [[0, 2]] * 4
+    assert "silo 1, round 0: its digest is refused: its digest has 1," in log_of(folder)
+
+
 def test_a_silo_that_lost_its_digest_makes_no_second_one_by_itself(make: Make) -> None:
     folder = make()
     silo = folder.silo("silo-1")
     grid = LocalGrid(folder, 3)
-    first = grid.silo(1).give_digest().config_records["digest"]["file"]
-    assert grid.silo(1).give_digest().config_records["digest"]["file"] == first
+
+    def given() -> bytes:
+        return read_bytes(grid.silo(1).give_digest(), "digest", "file", 10**9)
+
+    first = given()
+    assert given() == first
     silo.digest.unlink()
     # seeded noise gives the same bytes, which is no second release
-    assert grid.silo(1).give_digest().config_records["digest"]["file"] == first
+    assert given() == first
     silo.digest.unlink()
     contract = read_contract(silo.contract)
     reseeded = replace(contract.experiment, digest=replace(contract.experiment.digest, seed=99))
@@ -364,7 +391,7 @@ def test_a_silo_that_lost_its_digest_makes_no_second_one_by_itself(make: Make) -
         grid.silo(1).give_digest()
     write_everywhere(folder, replace(contract, experiment=reseeded, new_release=True))
     grid.restart(1)
-    assert grid.silo(1).give_digest().config_records["digest"]["file"] != first
+    assert given() != first
 
 
 def test_a_digest_over_the_budget_does_not_stay(make: Make) -> None:

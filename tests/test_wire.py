@@ -15,12 +15,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, Reco
 
 from feddig.absence import Absence  # noqa: E402
 from feddig.digest import Digest  # noqa: E402
+from feddig.flower.arrays import WireError, pack_bytes, read_bytes  # noqa: E402
 from feddig.flower.engine import GridEngine  # noqa: E402
 from feddig.flower.wire import (  # noqa: E402
     About,
     Score,
     Terms,
-    WireError,
+    largest_update,
     pack_digest,
     pack_question,
     pack_reply,
@@ -143,19 +144,22 @@ def test_a_header_that_lies_about_its_shape_takes_no_memory() -> None:
 
 
 def with_file(change: Callable[[bytes], object]) -> RecordDict:
-    packed = pack_digest(DIGEST).config_records["digest"]["file"]
-    assert isinstance(packed, bytes)
-    return RecordDict({"digest": ConfigRecord({"file": change(packed)})})  # type: ignore[dict-item]
+    packed = read_bytes(pack_digest(DIGEST), "digest", "file", 10**6)
+    return RecordDict({"digest": change(packed)})  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
         (RecordDict(), "no digest file"),
-        (with_file(lambda packed: "text"), "no digest file"),
-        (with_file(lambda packed: packed[: len(packed) // 2]), "."),
-        (with_file(lambda packed: packed[:-2] + bytes([packed[-2] ^ 1]) + packed[-1:]), "hash"),
-        (with_file(lambda packed: b""), "."),
+        (with_file(lambda packed: ConfigRecord({"file": packed})), "no digest file"),
+        (with_file(lambda packed: ArrayRecord({"file": Array(np.zeros(3))})), "no digest file"),
+        (with_file(lambda packed: pack_bytes("file", packed[: len(packed) // 2])), "."),
+        (
+            with_file(lambda packed: pack_bytes("file", packed[:-2] + bytes([packed[-2] ^ 1]) + packed[-1:])),
+            "hash",
+        ),
+        (with_file(lambda packed: pack_bytes("file", b"")), "."),
         (pack_digest(replace(DIGEST, silo=1)), "silo 1, not 2"),
     ],
 )
@@ -169,6 +173,18 @@ TERMS = Terms((4,), 2, FACTS)
 
 def test_a_digest_that_is_as_agreed_is_taken() -> None:
     assert read_digest_of(pack_digest(DIGEST), 2, TERMS).hash == DIGEST.hash
+
+
+def test_a_digest_of_too_many_bytes_is_refused() -> None:
+    size = len(read_bytes(pack_digest(DIGEST), "digest", "file", 10**6))
+    assert read_digest_of(pack_digest(DIGEST), 2, TERMS, size).hash == DIGEST.hash
+    with pytest.raises(WireError, match=f"its digest has {size:,} bytes, more than {size - 1:,}"):
+        read_digest_of(pack_digest(DIGEST), 2, TERMS, size - 1)
+
+
+def test_an_update_has_no_more_bytes_than_it_may() -> None:
+    (update,) = pack_reply(REPLY).array_records["model"].values()
+    assert len(update.data) <= largest_update(SIZE) <= len(update.data) + 256
 
 
 def test_a_digest_of_huge_numbers_is_refused() -> None:

@@ -70,6 +70,9 @@ def federation_init(
     update_limit: Annotated[
         float, typer.Option(min=0.001, help="Refuse updates longer than so many times the model.")
     ] = 10.0,
+    digest_limit: Annotated[
+        float | None, typer.Option(min=0.001, help="Refuse digests of more megabytes; 256 if left out.")
+    ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
     log_level: Level = LogLevel.warning,
@@ -106,6 +109,7 @@ def federation_init(
         digest_deadline=digest_deadline,
         new_release=new_release,
         update_limit=update_limit,
+        digest_limit=digest_limit,
         keys=keys,
     )
     contract = initialise(folder, plan, rehearsal)

@@ -5,7 +5,6 @@ order of their numbers. Files that it names (an encoder, a classifier, an availa
 """
 
 import hashlib
-import math
 import re
 import tomllib
 from collections.abc import Callable, Mapping
@@ -18,15 +17,35 @@ from feddig.errors import FileFormatError, SettingError, nearest
 from feddig.experiment import Experiment
 from feddig.experiment_file import experiment_from_table, spell_table, write_experiment
 from feddig.files import check_version, write_atomically
+from feddig.flower.contract_fields import (
+    check_keys,
+    read_classes,
+    read_flag,
+    read_hash,
+    read_positive,
+    read_shape,
+    read_text,
+    take_table,
+)
 
 ADDRESS = "127.0.0.1:9092"
-FEDERATION = ("name", "address", "image_shape", "classes", "encoder_hash", "new_release", "update_limit")
+FEDERATION = (
+    "name",
+    "address",
+    "image_shape",
+    "classes",
+    "encoder_hash",
+    "new_release",
+    "update_limit",
+    "digest_limit",
+)
 DEADLINES = ("training", "digest")
 SILO = ("name", "fingerprint")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
-HASH = re.compile(r"[0-9a-f]{64}")
 UPDATE_LIMIT = 10.0
 """Training moves a model by less than its own length in a round; what goes so much further was not trained."""
+DIGEST_LIMIT = 256.0
+"""Megabytes: the digest of 960,000 images of the demo's, at four to a digest."""
 PATIENCE = 2
 """A message is valid for so many times its deadline: a late reply is then seen, told of and dropped."""
 
@@ -62,6 +81,8 @@ class Contract:
     """Host and port at which silos find the moderator."""
     update_limit: float | None = None
     """An update that is longer than so many times the model is refused; None: the default, not in the file."""
+    digest_limit: float | None = None
+    """A digest of more megabytes is refused; None: the default, not in the file."""
 
     def __post_init__(self) -> None:
         """Check what must hold between the parts, wherever they come from."""
@@ -89,6 +110,7 @@ class Contract:
             "encoder_hash": self.encoder_hash,
             "new_release": self.new_release,
             "update_limit": self.update_limit,
+            "digest_limit": self.digest_limit,
         }
         deadlines = {"training": self.training_deadline, "digest": self.digest_deadline}
         tables: list[tuple[str, Mapping[str, Any]]] = [
@@ -113,6 +135,11 @@ class Contract:
     def longest_update(self) -> float:
         """How many times the model's length an update may have."""
         return UPDATE_LIMIT if self.update_limit is None else self.update_limit
+
+    @property
+    def largest_digest(self) -> int:
+        """How many bytes a digest file may have."""
+        return int((DIGEST_LIMIT if self.digest_limit is None else self.digest_limit) * 1e6)
 
     def number(self, name: str) -> int:
         """Find a silo's number by its name."""
@@ -164,104 +191,41 @@ def check_address(field: str, address: str) -> str:
 
 
 def _contract(table: dict[str, Any], folder: Path) -> Contract:
-    federation = _table(table, "federation", FEDERATION)
-    deadlines = _table(table, "deadlines", DEADLINES)
+    federation = take_table(table, "federation", FEDERATION)
+    deadlines = take_table(table, "deadlines", DEADLINES)
     silos = table.pop("silo", None)
     if not isinstance(silos, list) or not silos:
         raise SettingError("silo: no silos; there must be a table [[silo]] for each")
     members = tuple(_member(place, silo) for place, silo in enumerate(silos))
     return Contract(
-        name=check_name("federation.name", _text(federation, "federation", "name")),
+        name=check_name("federation.name", read_text(federation, "federation", "name")),
         members=members,
         experiment=_beside(experiment_from_table(table), folder),
-        image_shape=_shape(federation.get("image_shape")),
-        classes=_classes(federation.get("classes")),
-        encoder_hash=_hash(federation, "federation", "encoder_hash")
+        image_shape=read_shape(federation.get("image_shape")),
+        classes=read_classes(federation.get("classes")),
+        encoder_hash=read_hash(federation, "federation", "encoder_hash")
         if "encoder_hash" in federation
         else None,
-        training_deadline=_positive(deadlines, "deadlines", "training", "number of seconds"),
-        digest_deadline=_positive(deadlines, "deadlines", "digest", "number of seconds"),
-        new_release=_flag(federation.get("new_release", False)),
-        address=check_address("federation.address", _text(federation, "federation", "address")),
-        update_limit=_positive(federation, "federation", "update_limit", "multiple of the model's length")
+        training_deadline=read_positive(deadlines, "deadlines", "training", "number of seconds"),
+        digest_deadline=read_positive(deadlines, "deadlines", "digest", "number of seconds"),
+        new_release=read_flag(federation.get("new_release", False)),
+        address=check_address("federation.address", read_text(federation, "federation", "address")),
+        update_limit=read_positive(federation, "federation", "update_limit", "multiple of the model's length")
         if "update_limit" in federation
         else None,
+        digest_limit=read_positive(federation, "federation", "digest_limit", "number of megabytes")
+        if "digest_limit" in federation
+        else None,
     )
-
-
-def _table(table: dict[str, Any], name: str, known: tuple[str, ...]) -> Mapping[str, Any]:
-    found = table.pop(name, None)
-    if not isinstance(found, Mapping):
-        raise SettingError(f"{name}: there must be a table [{name}]")
-    return _only(found, name, known)
-
-
-def _only(table: Mapping[str, Any], name: str, known: tuple[str, ...]) -> Mapping[str, Any]:
-    for key in table:
-        if key not in known:
-            raise SettingError(f"{name}.{key}: unknown key; {nearest(key, known)}")
-    return table
 
 
 def _member(place: int, table: object) -> Member:
     where = f"silo[{place}]"
     if not isinstance(table, Mapping):
         raise SettingError(f"{where}: must be a table [[silo]]")
-    _only(table, where, SILO)
-    name = check_name(f"{where}.name", _text(table, where, "name"))
-    return Member(name, _hash(table, where, "fingerprint"))
-
-
-def _text(table: Mapping[str, Any], where: str, key: str) -> str:
-    value = table.get(key)
-    if not isinstance(value, str) or not value:
-        fault = f"{value!r} is not a text" if key in table else "missing; it must be there"
-        raise SettingError(f"{where}.{key}: {fault}")
-    return value
-
-
-def _hash(table: Mapping[str, Any], where: str, key: str) -> str:
-    value = _text(table, where, key)
-    if not HASH.fullmatch(value):
-        raise SettingError(f"{where}.{key}: {value!r} is not a SHA-256 hash, 64 digits of 0-9 and a-f")
-    return value
-
-
-def _shape(value: object) -> tuple[int, int, int]:
-    if (
-        not isinstance(value, list)
-        or len(value) != 3
-        or not all(
-            isinstance(length, int) and not isinstance(length, bool) and length > 0 for length in value
-        )
-    ):
-        raise SettingError(
-            f"federation.image_shape: {value!r} is not [channels, height, width], three whole numbers above 0"
-        )
-    channels, height, width = value
-    return channels, height, width
-
-
-def _classes(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(value) < 2 or not all(isinstance(name, str) for name in value):
-        raise SettingError("federation.classes: must be a list of at least two names")
-    if len(set(value)) != len(value):
-        twice = next(name for name in value if value.count(name) > 1)
-        raise SettingError(f"federation.classes: {twice!r} stands there twice")
-    return tuple(value)
-
-
-def _positive(table: Mapping[str, Any], where: str, key: str, what: str) -> float:
-    value = table.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
-        raise SettingError(f"{where}.{key}: {value!r} is not a {what} above 0")
-    return float(value)
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise SettingError(f"federation.new_release: {value!r} is not true or false")
-    return value
+    check_keys(table, where, SILO)
+    name = check_name(f"{where}.name", read_text(table, where, "name"))
+    return Member(name, read_hash(table, where, "fingerprint"))
 
 
 def named_files(experiment: Experiment) -> list[Path]:

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from flwr.app import Message, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from feddig.flower.contract import PATIENCE
+from feddig.flower.intake import Answer, open_intake
 
 log = logging.getLogger("feddig")
 
@@ -31,7 +31,7 @@ class Courier:
     """Sends a message to each of some silos and gives what came back in time."""
 
     def __init__(self, grid: Grid, write: Callable[..., Message] = Message) -> None:
-        self._grid, self._write = grid, write
+        self._grid, self._write, self._intake = grid, write, open_intake(grid)
         self._unanswered: dict[str, _Unanswered] = {}
         """Messages to which a reply may still come, to be told of and dropped."""
         self._owed: set[str] = set()
@@ -46,8 +46,12 @@ class Courier:
         *,
         round: int,
         deadline: float,
+        largest: int = 0,
     ) -> dict[int, RecordDict]:
-        """Send these contents, by silo, to the silos' nodes; give the contents of the replies, by silo."""
+        """Send these contents, by silo, to the silos' nodes; give the contents of the replies, by silo.
+
+        A reply whose arrays have more bytes than `largest` does not count.
+        """
         if not contents:
             return {}
         sent = time.monotonic()
@@ -60,29 +64,30 @@ class Courier:
         senders = {name: silo for name, silo in zip(ids, messages, strict=False) if name}
         for silo in messages.keys() - set(senders.values()):
             log.warning("silo %d, round %d: the message could not be sent", silo, round)
-        found = self._collect(senders, round, sent + deadline)
+        found = self._collect(senders, round, sent + deadline, largest)
         for name, silo in senders.items():
             log.warning("silo %d, round %d: no reply to %s in %g s", silo, round, kind, deadline)
             self._unanswered[name] = _Unanswered(silo, round, sent + PATIENCE * deadline)
             self._owed.add(name)
         return found
 
-    def _collect(self, waiting: dict[str, int], round: int, until: float) -> dict[int, RecordDict]:
+    def _collect(
+        self, waiting: dict[str, int], round: int, until: float, largest: int
+    ) -> dict[int, RecordDict]:
         """Pull replies until all are there or time is up; those still waited for stay in `waiting`."""
         found: dict[int, RecordDict] = {}
         pause = POLL_SECONDS
         while waiting:
             # late ones too: before the next round Flower may have thrown them away
-            for reply in self._grid.pull_messages([*waiting, *self._unanswered]):
-                # an error tells in whose place it was sent only by the message that it answers
-                silo = waiting.pop(reply.metadata.reply_to_message_id, None)
+            wanted = dict.fromkeys(waiting, largest) | dict.fromkeys(self._unanswered)
+            for answer in self._intake.pull(wanted, until):
+                silo = waiting.pop(answer.name, None)
                 if silo is None:
-                    self._drop(reply)
-                    continue
-                if reply.has_error():
-                    log.warning("silo %d, round %d: %s", silo, round, reply.error.reason or "failed")
+                    self._drop(answer)
+                elif answer.content is None:
+                    log.warning("silo %d, round %d: %s", silo, round, answer.fault)
                 else:
-                    found[silo] = reply.content
+                    found[silo] = answer.content
             left = until - time.monotonic()
             if left <= 0:
                 break
@@ -101,31 +106,29 @@ class Courier:
 
     def drop_late(self) -> None:
         """Take in replies that came after their round's deadline, tell of them, and drop them."""
-        for reply in self._grid.pull_messages(list(self._unanswered)) if self._unanswered else ():
-            self._drop(reply)
+        for answer in self._intake.pull(dict.fromkeys(self._unanswered), time.monotonic()):
+            self._drop(answer)
         for name, late in _expired(self._unanswered).items():
             log.warning("silo %d: a reply of round %d can no longer come", late.silo, late.round)
             self._release(name)
-        for reply in self._grid.pull_messages(list(self._knocks)) if self._knocks else ():
-            knock = self._knocks.pop(reply.metadata.reply_to_message_id, None)
-            if knock is not None and not reply.has_error():
+        for answer in self._intake.pull(dict.fromkeys(self._knocks), time.monotonic()):
+            knock = self._knocks.pop(answer.name, None)
+            if knock is not None and not answer.fault:
                 self.forget(knock.silo)
         for name in _expired(self._knocks):
             del self._knocks[name]
 
-    def _drop(self, reply: Message) -> None:
+    def _drop(self, answer: Answer) -> None:
         """Tell of a reply that came late, or of what came in its place, and wait no more for it."""
-        name = reply.metadata.reply_to_message_id
-        late = self._unanswered.get(name)
+        late = self._unanswered.get(answer.name)
         if late is None:
             return
-        if reply.has_error():
-            gone = reply.error.code == ErrorCode.MESSAGE_UNAVAILABLE
-            reason = "its message is no longer valid" if gone else reply.error.reason or "failed"
+        if answer.fault:
+            reason = "its message is no longer valid" if answer.expired else answer.fault
             log.warning("silo %d: its reply of round %d is given up: %s", late.silo, late.round, reason)
         else:
             log.warning("silo %d: its reply of round %d came late and is dropped", late.silo, late.round)
-        self._release(name)
+        self._release(answer.name)
 
     def _release(self, name: str) -> None:
         del self._unanswered[name]

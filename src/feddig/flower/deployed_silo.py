@@ -53,6 +53,12 @@ class DeployedSilo:
         digest = read_digest(file)
         if digest.silo != self.number:
             raise FileFormatError(f"{file}: is of silo {digest.silo}, not {self.number}; put its own back")
+        size, largest = file.stat().st_size, self.contract.largest_digest
+        if size > largest:
+            raise SettingError(
+                f"{file}: has {size:,} bytes, and the moderator takes no more than {largest:,}; agree on a contract "
+                "with a larger federation.digest_limit, or with more digest.samples_per_digest"
+            )
         try:
             note_release(
                 self.folder.ledger, digest, self.experiment, f"the moderator of {self.contract.name}"

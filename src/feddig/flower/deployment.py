@@ -9,6 +9,7 @@ from torch import Tensor
 
 from feddig.absence import Absence
 from feddig.digest import Digest
+from feddig.flower.arrays import WireError
 from feddig.flower.contract import Contract
 from feddig.flower.courier import Courier
 from feddig.flower.engine import DIGEST, DigestStore, read_replies
@@ -17,7 +18,7 @@ from feddig.flower.wire import (
     About,
     Score,
     Terms,
-    WireError,
+    largest_update,
     pack_question,
     pack_request,
     read_digest_of,
@@ -77,7 +78,10 @@ class DeploymentEngine:
             self._tell("collecting")
         questions = {silo: pack_question(self._about) for silo in asked}
         taken = []
-        for silo, content in self._ask(questions, DIGEST, round, self._contract.digest_deadline).items():
+        answers = self._ask(
+            questions, DIGEST, round, self._contract.digest_deadline, self._contract.largest_digest
+        )
+        for silo, content in answers.items():
             try:
                 digest = self._take_digest(content, silo)
             except WireError as error:
@@ -90,7 +94,7 @@ class DeploymentEngine:
 
     def _take_digest(self, content: RecordDict, silo: int) -> Digest | None:
         """Check a digest and keep it if it is new."""
-        digest = read_digest_of(content, silo, self._terms)
+        digest = read_digest_of(content, silo, self._terms, self._contract.largest_digest)
         held = self._digests.kept_digest(silo)
         if held is not None and held.hash == digest.hash:
             return None
@@ -119,8 +123,8 @@ class DeploymentEngine:
         packed = {silo: pack_request(request, self._about) for silo, request in asked.items()}
         replies = []
         if packed:
-            round = requests[0].round
-            contents = self._ask(packed, "train", round, self._contract.training_deadline)
+            round, largest = requests[0].round, largest_update(requests[0].weights.numel())
+            contents = self._ask(packed, "train", round, self._contract.training_deadline, largest)
             replies = read_replies(contents, asked, self._contract.longest_update)
         self._tell("joint")
         return replies
@@ -154,10 +158,15 @@ class DeploymentEngine:
             self.look()
 
     def _ask(
-        self, contents: Mapping[int, RecordDict], kind: str, round: int, deadline: float
+        self,
+        contents: Mapping[int, RecordDict],
+        kind: str,
+        round: int,
+        deadline: float,
+        largest: int = 0,
     ) -> dict[int, RecordDict]:
         nodes = {silo: seat.node for silo, seat in self._roster.seats.items()}
-        found = self._courier.ask(contents, nodes, kind, round=round, deadline=deadline)
+        found = self._courier.ask(contents, nodes, kind, round=round, deadline=deadline, largest=largest)
         for silo in contents:
             if self._courier.owes(silo):
                 # it is not asked again before it has answered this, or whatever it is busy with

@@ -55,6 +55,7 @@ class Desk:
             digest_deadline=1.0,
             new_release=False,
             update_limit=None,
+            digest_limit=None,
         )
         return {"contract": lasting.hash}
 

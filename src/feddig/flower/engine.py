@@ -12,10 +12,12 @@ from flwr.serverapp import Grid
 from feddig.absence import Absence
 from feddig.digest import Digest
 from feddig.errors import FedDigError
+from feddig.flower.arrays import WireError
 from feddig.flower.courier import WHO, Courier
 from feddig.flower.wire import (
+    LARGEST_DIGEST,
     About,
-    WireError,
+    largest_update,
     pack_question,
     pack_request,
     read_digest_of,
@@ -68,7 +70,7 @@ class GridEngine:
         kept = {silo: self._digests.kept_digest(silo) for silo in silos}
         asked = [silo for silo in silos if kept[silo] is None and self._here(silo, round)]
         questions = {silo: pack_question(self._about) for silo in asked}
-        for silo, content in self._ask(questions, DIGEST, round).items():
+        for silo, content in self._ask(questions, DIGEST, round, LARGEST_DIGEST).items():
             try:
                 digest = read_digest_of(content, silo)
             except WireError as error:
@@ -84,16 +86,19 @@ class GridEngine:
         if not asked:
             return []
         packed = {silo: pack_request(request, self._about) for silo, request in asked.items()}
-        return read_replies(self._ask(packed, "train", requests[0].round), asked)
+        largest = largest_update(requests[0].weights.numel())
+        return read_replies(self._ask(packed, "train", requests[0].round, largest), asked)
 
     def _here(self, silo: int, round: int) -> bool:
         return bool(self._absence.present[silo, round])
 
-    def _ask(self, contents: Mapping[int, RecordDict], kind: str, round: int) -> dict[int, RecordDict]:
+    def _ask(
+        self, contents: Mapping[int, RecordDict], kind: str, round: int, largest: int
+    ) -> dict[int, RecordDict]:
         """Send a message to each of these silos and give what came back in time, by silo."""
         nodes = self._find_nodes() if contents else {}
         known = {silo: content for silo, content in contents.items() if silo in nodes}
-        return self._courier.ask(known, nodes, kind, round=round, deadline=self._deadline)
+        return self._courier.ask(known, nodes, kind, round=round, deadline=self._deadline, largest=largest)
 
     def _find_nodes(self) -> Mapping[int, int]:
         """Learn which node is which silo by asking, once; the numbers of nodes mean nothing by themselves."""

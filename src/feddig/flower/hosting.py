@@ -3,11 +3,13 @@
 What was learnt lies in the moderator's folder after each round; a new run goes on from there.
 """
 
+import importlib
 import logging
 import socket
 import subprocess
 import sys
 import time
+from importlib.metadata import version
 from threading import Event
 
 from feddig.errors import FedDigError
@@ -30,6 +32,7 @@ log = logging.getLogger("feddig")
 def host(folder: ModeratorFolder, stopping: Event) -> bool:
     """Run the moderator until all rounds are done (True), or until told to stop (False)."""
     contract = check_folder(folder)
+    check_flower()
     with hold(folder.path):
         write_flower_config(folder, contract)
         failures = Failures(folder)
@@ -57,6 +60,16 @@ def check_folder(folder: ModeratorFolder) -> Contract:
         if not path.is_file():
             raise FedDigError(f"{path}: is missing; copy it again from whoever set the federation up")
     return contract
+
+
+def check_flower() -> None:
+    """Check that this release of Flower has what replies are measured with, before anything is started."""
+    try:
+        importlib.import_module("feddig.flower.intake")
+    except ImportError as error:
+        raise FedDigError(
+            f"flwr {version('flwr')} cannot be used: {error}; install a release that FedDig knows, flwr>=1.41,<1.42"
+        ) from None
 
 
 def is_finished(folder: ModeratorFolder) -> bool:

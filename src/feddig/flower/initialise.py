@@ -57,6 +57,7 @@ class Plan:
     digest_deadline: float = 600.0
     new_release: bool = False
     update_limit: float = UPDATE_LIMIT
+    digest_limit: float | None = None
     keys: Path | None = None
     """Folder with the public keys that the silos made themselves, NAME.pub each; None: key pairs are made here."""
 
@@ -126,6 +127,7 @@ def _write(whole: FederationFolder, plan: Plan, rehearsal: Rehearsal | None) -> 
         new_release=plan.new_release,
         address=plan.address,
         update_limit=plan.update_limit,
+        digest_limit=plan.digest_limit,
     )
     authority = Authority.create(f"authority of {plan.name}"[:64], AUTHORITY_DAYS)
     whole.ca.mkdir(mode=0o700)

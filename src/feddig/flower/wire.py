@@ -1,10 +1,5 @@
-"""Our messages on Flower's wire: plain arrays and numbers, each checked before it is believed.
+"""Our messages on Flower's wire: plain arrays and numbers, each checked before it is believed."""
 
-Nothing is unpickled. An array is read only if its own header tells the type and shape that were expected and its
-bytes are as many as that takes.
-"""
-
-import io
 import math
 import tempfile
 from collections.abc import Mapping
@@ -12,25 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from torch import Tensor
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
 from feddig.digest import Digest, read_digest, write_digest
 from feddig.errors import FedDigError
+from feddig.flower.arrays import (
+    LONGEST_HEADER,
+    WireError,
+    find_arrays,
+    pack_arrays,
+    pack_bytes,
+    read_bytes,
+    read_tensor,
+    read_vector,
+)
 from feddig.messages import Reply, Request
 
-NUMPY = "numpy.ndarray"
-TYPES = ("float32", "float64", "int64")
 LARGEST_DIGEST = 2**31
 LARGEST_FEATURE = 1e6
 """Codes of images are below a hundred, and noise above this would drown them: training on it would only overflow."""
-LONGEST_HEADER = 256
-
-
-class WireError(FedDigError):
-    """A message that is not what it should be; whoever sent it counts as absent."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +58,11 @@ def pack_request(request: Request, about: About) -> RecordDict:
     """Pack the moderator's push."""
     facts = ConfigRecord({"silo": request.silo, "round": request.round, about.key: about.value})
     return RecordDict(
-        {"model": _pack({"weights": request.weights}), "state": _pack(request.state), "facts": facts}
+        {
+            "model": pack_arrays({"weights": request.weights}),
+            "state": pack_arrays(request.state),
+            "facts": facts,
+        }
     )
 
 
@@ -93,8 +92,10 @@ def read_silo(content: RecordDict) -> int:
 def read_request(content: RecordDict, parameters: int) -> Request:
     """Read the moderator's push for a model of so many parameters."""
     facts = _facts(content)
-    state = {name: _tensor(name, array, parameters) for name, array in _arrays(content, "state").items()}
-    weights = _one(content, "model", "weights", parameters)
+    state = {
+        name: read_tensor(name, array, parameters) for name, array in find_arrays(content, "state").items()
+    }
+    weights = read_vector(content, "model", "weights", parameters)
     return Request(_whole(facts, "silo"), _whole(facts, "round"), weights, state)
 
 
@@ -102,7 +103,7 @@ def pack_reply(reply: Reply) -> RecordDict:
     """Pack a silo's answer."""
     return RecordDict(
         {
-            "model": _pack({"update": reply.update}),
+            "model": pack_arrays({"update": reply.update}),
             "facts": ConfigRecord({"silo": reply.silo, "round": reply.round}),
             "numbers": MetricRecord(
                 {
@@ -116,6 +117,11 @@ def pack_reply(reply: Reply) -> RecordDict:
     )
 
 
+def largest_update(parameters: int) -> int:
+    """Give the bytes that the update of a model of so many parameters has."""
+    return 4 * parameters + LONGEST_HEADER
+
+
 def read_reply(content: RecordDict, request: Request, limit: float = math.inf) -> Reply:
     """Read the answer to a request; one of another silo or round, or with numbers that make no sense, is refused.
 
@@ -126,7 +132,7 @@ def read_reply(content: RecordDict, request: Request, limit: float = math.inf) -
     steps, samples = int(values["steps"]), int(values["samples"])
     if not steps or not samples:
         raise WireError(f"it tells of {steps} steps on {samples} samples")
-    update = _one(content, "model", "update", request.weights.numel())
+    update = read_vector(content, "model", "update", request.weights.numel())
     if not math.isfinite(float(update.norm())):
         # finite numbers, but together they would not leave a finite model
         raise WireError("its update is longer than any number can say")
@@ -166,14 +172,14 @@ def pack_digest(digest: Digest) -> RecordDict:
 
 def pack_digest_file(file: Path) -> RecordDict:
     """Pack a digest file byte by byte."""
-    return RecordDict({"digest": ConfigRecord({"file": file.read_bytes()})})
+    return RecordDict({"digest": pack_bytes("file", file.read_bytes())})
 
 
-def read_digest_of(content: RecordDict, silo: int, terms: Terms | None = None) -> Digest:
-    """Read a digest that must be this silo's, and as agreed."""
-    packed = content.config_records.get("digest", ConfigRecord()).get("file")
-    if not isinstance(packed, bytes) or len(packed) > LARGEST_DIGEST:
-        raise WireError("it holds no digest file")
+def read_digest_of(
+    content: RecordDict, silo: int, terms: Terms | None = None, largest: int = LARGEST_DIGEST
+) -> Digest:
+    """Read a digest that must be this silo's, as agreed, and of at most so many bytes."""
+    packed = read_bytes(content, "digest", "file", largest)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "digest.safetensors"
         file.write_bytes(packed)
@@ -203,10 +209,6 @@ def _check_terms(digest: Digest, terms: Terms) -> None:
             raise WireError(f"its {name} is {digest.facts.get(name)!r}, not {wanted!r} as the contract says")
 
 
-def _pack(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    return ArrayRecord({name: Array(tensor.detach().cpu().numpy()) for name, tensor in tensors.items()})
-
-
 def _facts(content: RecordDict) -> ConfigRecord:
     return content.config_records.get("facts", ConfigRecord())
 
@@ -231,41 +233,3 @@ def _whole(facts: Mapping[str, Any], name: str) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise WireError(f"its {name} is {value!r}")
     return value
-
-
-def _arrays(content: RecordDict, record: str) -> ArrayRecord:
-    return content.array_records.get(record, ArrayRecord())
-
-
-def _one(content: RecordDict, record: str, name: str, parameters: int) -> Tensor:
-    array = _arrays(content, record).get(name)
-    if array is None:
-        raise WireError(f"it holds no {name}")
-    tensor = _tensor(name, array, parameters)
-    if tensor.shape != (parameters,) or tensor.dtype != torch.float32:
-        raise WireError(
-            f"its {name} is {tensor.dtype}{tuple(tensor.shape)}, not {parameters:,} float32 numbers"
-        )
-    return tensor
-
-
-def _tensor(name: str, array: Array, parameters: int) -> Tensor:
-    """Read a vector of so many numbers, or a single one."""
-    if array.stype != NUMPY or len(array.data) > parameters * 8 + LONGEST_HEADER:
-        raise WireError(f"its {name} has {len(array.data):,} bytes of type {array.stype!r}")
-    stream = io.BytesIO(array.data)
-    try:
-        if np.lib.format.read_magic(stream) != (1, 0):
-            raise ValueError("an unknown version")
-        shape, _, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=LONGEST_HEADER)
-    except ValueError as error:
-        raise WireError(f"its {name} is no numpy array: {error}") from None
-    if dtype.name not in TYPES or shape not in ((), (parameters,)):
-        raise WireError(f"its {name} is {dtype}{shape}")
-    values = array.data[stream.tell() :]
-    if len(values) != math.prod(shape) * dtype.itemsize:
-        raise WireError(f"its {name} is cut off or too long: {len(values):,} bytes")
-    tensor = torch.from_numpy(np.frombuffer(values, dtype).reshape(shape).copy())
-    if not bool(torch.isfinite(tensor).all()):
-        raise WireError(f"its {name} holds NaN or infinity")
-    return tensor

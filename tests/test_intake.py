@@ -1,0 +1,326 @@
+"""Replies taken in piece by piece: none takes more memory or time than it may, and no broken one ends the moderator."""
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra `flower`")
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.app.message import array as flowers_array
+from flwr.app.metadata import Metadata
+from flwr.common.constant import ErrorCode
+from flwr.common.serde import message_to_proto
+from flwr.proto.message_pb2 import (
+    ConfirmMessageReceivedRequest,
+    ConfirmMessageReceivedResponse,
+    PullObjectRequest,
+    PullObjectResponse,
+)
+from flwr.proto.runtime_pb2 import PullAppMessagesRequest, PullAppMessagesResponse
+from flwr.serverapp import Grid
+from flwr.supercore.inflatable.inflatable_object import (
+    get_all_nested_objects,
+    get_object_id,
+    get_object_tree,
+)
+from flwr.supercore.run import Run
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.superlink.grid import HttpGrid
+
+from feddig.errors import FedDigError
+from feddig.flower import hosting
+from feddig.flower.intake import Answer, MeasuredIntake, open_intake
+from feddig.flower.pieces import CHUNK, NOTE
+
+pytestmark = pytest.mark.flower
+
+LARGEST = 4000
+UPDATE = np.linspace(-1, 1, 900, dtype=np.float32)
+
+
+class Untouched(httpx.SyncByteStream):
+    """A body that nobody may begin to read."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        raise AssertionError("it was read")
+
+
+class Link:
+    """The SuperLink as far as replies are concerned, at the other end of Flower's own HTTP client."""
+
+    def __init__(self) -> None:
+        self.announced: dict[str, Any] = {}
+        self.objects: dict[str, bytes] = {}
+        self.held_back: set[str] = set()
+        """Objects that are announced but not there yet."""
+        self.lengths: dict[str, int] = {}
+        """What a response says of its length, where its body must not be read."""
+        self.confirmed: list[str] = []
+        self.pulled: list[str] = []
+
+    def reply(self, name: str, message: Message) -> str:
+        """Have a reply to a message; give the reply's own name."""
+        message.metadata.__dict__["_reply_to_message_id"] = name
+        message.metadata.__dict__["_message_id"] = message.object_id
+        parts = get_all_nested_objects(message)
+        self.objects |= {part: one.deflate() for part, one in parts.items()}
+        told = message_to_proto(message)
+        told.ClearField("content")
+        self.announced[name] = (told, get_object_tree(message))
+        return message.object_id
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        path = request.url.path.rsplit("/", 1)[1]
+        if path == "pull-messages":
+            names = PullAppMessagesRequest.FromString(request.content).message_ids
+            told = [self.announced.pop(name) for name in names if name in self.announced]
+            content: Any = PullAppMessagesResponse(
+                messages_list=[one for one, _ in told], message_object_trees=[tree for _, tree in told]
+            )
+        elif path == "pull-object":
+            name = PullObjectRequest.FromString(request.content).object_id
+            self.pulled.append(name)
+            if name in self.lengths:
+                headers = {"content-length": str(self.lengths[name])}
+                return httpx.Response(200, headers=headers, stream=Untouched())
+            there = name in self.objects and name not in self.held_back
+            content = PullObjectResponse(
+                object_found=name in self.objects,
+                object_available=there,
+                object_content=self.objects[name] if there else b"",
+            )
+        else:
+            self.confirmed.append(ConfirmMessageReceivedRequest.FromString(request.content).message_object_id)
+            content = ConfirmMessageReceivedResponse()
+        body = content.SerializeToString()
+        return httpx.Response(200, headers={"content-length": str(len(body))}, content=body)
+
+
+def grid_over(link: Link) -> HttpGrid:
+    grid = HttpGrid("superlink:1", insecure=True, token="t")
+    client = RuntimeHttpClient("http://superlink:1")
+    client._client = httpx.Client(transport=httpx.MockTransport(link))
+    grid._client = client
+    grid.set_run(Run.create_empty(7))
+    return grid
+
+
+@pytest.fixture
+def link() -> Link:
+    return Link()
+
+
+@pytest.fixture
+def intake(link: Link) -> MeasuredIntake:
+    made = open_intake(grid_over(link))
+    link.pulled.clear()
+    assert isinstance(made, MeasuredIntake)
+    return made
+
+
+def message(content: RecordDict | None = None, error: Error | None = None) -> Message:
+    metadata = Metadata(
+        run_id=7, message_id="", src_node_id=3, dst_node_id=1, reply_to_message_id="", group_id="0",
+        created_at=1.0, ttl=60.0, message_type="train",
+    )  # fmt: skip
+    return Message(content=content, error=error, metadata=metadata)  # type: ignore[call-overload, no-any-return]
+
+
+def with_update(values: Any) -> Message:
+    return message(RecordDict({"model": ArrayRecord({"update": Array(values)})}))
+
+
+def pull(intake: MeasuredIntake, name: str = "asked", largest: int | None = LARGEST) -> list[Answer]:
+    return intake.pull({name: largest}, time.monotonic() + 60)
+
+
+def fault_of(intake: MeasuredIntake) -> str:
+    (answer,) = pull(intake)
+    assert answer.content is None
+    return answer.fault
+
+
+def test_a_reply_comes_in_as_it_was_sent_and_is_let_go_of(link: Link, intake: MeasuredIntake) -> None:
+    own_name = link.reply("asked", with_update(UPDATE))
+    (answer,) = pull(intake)
+    assert (answer.name, answer.fault) == ("asked", "")
+    assert answer.content is not None
+    assert np.array_equal(answer.content.array_records["model"]["update"].numpy(), UPDATE)
+    assert link.confirmed == [own_name]
+    assert pull(intake) == []
+
+
+def test_so_does_one_of_several_chunks(link: Link, intake: MeasuredIntake) -> None:
+    values = np.random.default_rng(0).random(CHUNK // 8 + 5)
+    link.reply("asked", with_update(values))
+    (answer,) = pull(intake, largest=CHUNK + 1000)
+    assert answer.content is not None
+    assert np.array_equal(answer.content.array_records["model"]["update"].numpy(), values)
+
+
+def test_a_reply_of_too_many_pieces_is_refused_before_one_is_pulled(
+    link: Link, intake: MeasuredIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flowers_array, "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", 64)
+    own_name = link.reply("asked", with_update(UPDATE))
+    assert "its reply is refused: it comes in 63 pieces" in fault_of(intake)
+    assert link.pulled == []
+    assert link.confirmed == [own_name], "the SuperLink may throw it away"
+
+
+def test_a_reply_of_too_many_bytes_is_refused(
+    link: Link, intake: MeasuredIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flowers_array, "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", 40_000)
+    link.reply("asked", with_update(np.arange(50_000.0)))
+    assert "its reply is refused: it has more than 4,000 bytes" in fault_of(intake)
+    assert len(link.pulled) == 2, "the rest of it was left where it is"
+
+
+def test_a_piece_that_is_too_long_is_not_read(link: Link, intake: MeasuredIntake) -> None:
+    link.reply("asked", with_update(UPDATE))
+    link.lengths = dict.fromkeys(link.objects, 600_000_000)
+    assert "600,000,000 bytes come at once" in fault_of(intake)
+    assert len(link.pulled) == 1
+
+
+def test_an_array_that_names_one_chunk_many_times_is_not_unfolded(
+    link: Link, intake: MeasuredIntake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(flowers_array, "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", 4096)
+    link.reply("asked", with_update(np.zeros(10**6)))
+    assert sum(map(len, link.objects.values())) < 3 * NOTE
+    assert "its arrays unfold to 8," in fault_of(intake)
+
+
+def test_what_is_not_an_array_is_small(link: Link, intake: MeasuredIntake) -> None:
+    link.reply("asked", message(RecordDict({"digest": ConfigRecord({"file": bytes(10**6)})})))
+    (answer,) = pull(intake, largest=10**7)
+    assert "bytes in a piece that belongs to no array" in answer.fault
+
+
+def broken(link: Link, kind: bytes) -> None:
+    """Put other bytes in the place of the first piece of this kind."""
+    name = next(name for name, piece in link.objects.items() if piece.startswith(kind))
+    piece = b"ConfigRecord  3\0xyz"
+    link.objects[name] = piece
+    assert get_object_id(piece) != name
+
+
+@pytest.mark.parametrize("kind", [b"Message", b"RecordDict", b"ArrayRecord", b"Array ", b"ArrayChunk"])
+def test_what_cannot_be_put_together_is_refused(link: Link, intake: MeasuredIntake, kind: bytes) -> None:
+    link.reply("asked", with_update(UPDATE))
+    broken(link, kind)
+    assert "its reply is refused: it cannot be put together" in fault_of(intake)
+
+
+def test_a_reply_without_content_is_refused(link: Link, intake: MeasuredIntake) -> None:
+    hidden = message(error=Error(0, "hidden"))
+    link.reply("asked", hidden)
+    link.announced["asked"][0].ClearField("error")
+    assert "it has no content" in fault_of(intake)
+
+
+def test_nobody_waits_for_what_is_announced_and_does_not_come(link: Link, intake: MeasuredIntake) -> None:
+    link.reply("slow", with_update(UPDATE))
+    link.held_back = set(link.objects)
+    link.reply("asked", with_update(UPDATE + 1))
+    limits = dict.fromkeys(("slow", "asked"), LARGEST)
+    assert [answer.name for answer in intake.pull(limits, time.monotonic() + 60)] == ["asked"]
+    assert pull(intake, "slow") == []
+    link.held_back.clear()
+    (answer,) = pull(intake, "slow")
+    assert answer.content is not None
+
+
+def test_time_that_is_up_is_up(link: Link, intake: MeasuredIntake) -> None:
+    link.reply("asked", with_update(UPDATE))
+    assert intake.pull({"asked": LARGEST}, time.monotonic()) == []
+    assert link.pulled == []
+    (answer,) = pull(intake, largest=None)
+    assert answer == Answer("asked", fault="it was not whole in time")
+
+
+def test_of_a_late_reply_nothing_is_pulled(link: Link, intake: MeasuredIntake) -> None:
+    own_name = link.reply("asked", with_update(UPDATE))
+    assert pull(intake, largest=None) == [Answer("asked")]
+    assert link.pulled == []
+    assert link.confirmed == [own_name]
+
+
+def test_a_reply_of_which_a_part_is_gone_is_refused(link: Link, intake: MeasuredIntake) -> None:
+    link.reply("asked", with_update(UPDATE))
+    link.objects.popitem()
+    assert "no more of it will come" in fault_of(intake)
+
+
+@pytest.mark.parametrize("code", [ErrorCode.CLIENT_APP_RAISED_EXCEPTION, ErrorCode.MESSAGE_UNAVAILABLE])
+def test_an_error_is_told_in_one_line(link: Link, intake: MeasuredIntake, code: int) -> None:
+    link.reply("asked", message(error=Error(code, "it\nfailed" + "x" * 10**4)))
+    (answer,) = pull(intake)
+    assert answer.fault.startswith("it failedxxx")
+    assert len(answer.fault) == 300
+    assert answer.expired == (code == ErrorCode.MESSAGE_UNAVAILABLE)
+
+
+def test_announcements_that_are_too_long_are_not_read(
+    link: Link, intake: MeasuredIntake, caplog: pytest.LogCaptureFixture
+) -> None:
+    link.reply("asked", message(error=Error(0, "x" * 10**6)))
+    assert pull(intake) == []
+    assert "what came from 1 silos is refused" in caplog.text
+
+
+# --- a Flower that changes
+
+
+def test_a_grid_without_its_client_is_refused(link: Link) -> None:
+    grid = grid_over(link)
+    grid._client._client = object()  # type: ignore[assignment, union-attr]
+    with pytest.raises(FedDigError, match=r"flwr .* cannot be used: its grid has no HTTP client.*install"):
+        open_intake(grid)
+
+
+def test_a_client_that_reads_before_it_can_be_measured_is_refused(link: Link) -> None:
+    class Eager(httpx.Client):
+        def send(self, request: httpx.Request, **options: Any) -> httpx.Response:
+            response = link(request)
+            response.request = request
+            return response
+
+    grid = grid_over(link)
+    grid._client._client = Eager()  # type: ignore[union-attr]
+    with pytest.raises(FedDigError, match="read before they can be measured; install"):
+        open_intake(grid)
+
+
+def test_a_flower_without_what_is_needed_is_refused_before_anything_is_started(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hosting.check_flower()
+    monkeypatch.delitem(sys.modules, "feddig.flower.intake")
+    monkeypatch.delattr("flwr.superlink.grid.HttpGrid")
+    with pytest.raises(FedDigError, match=r"flwr .* cannot be used: .*HttpGrid.*; install a release"):
+        hosting.check_flower()
+
+
+def test_a_new_kind_of_grid_is_refused() -> None:
+    class TelepathicGrid(Grid):
+        pass
+
+    TelepathicGrid.__abstractmethods__ = frozenset()  # type: ignore[misc]
+    with pytest.raises(FedDigError, match="replies come through TelepathicGrid; install"):
+        open_intake(TelepathicGrid())  # type: ignore[abstract]
+
+
+def test_a_client_that_was_replaced_is_measured_too(link: Link, intake: MeasuredIntake) -> None:
+    intake._grid._client = grid_over(link)._client
+    link.reply("asked", with_update(UPDATE))
+    link.lengths = dict.fromkeys(link.objects, 600_000_000)
+    assert "come at once" in fault_of(intake)
