@@ -9,11 +9,13 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from flwr.app import ConfigRecord, Message, Metadata, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_object_tree, iterate_object_tree
 from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supernode import start_client_internal
 from flwr.supernode.nodestate import NodeStateFactory
 
 from feddig.errors import FedDigError
+from feddig.flower import supernode
 from feddig.flower.supernode import PULL, PUSH, send_promptly
 
 pytestmark = pytest.mark.flower
@@ -27,6 +29,9 @@ class Node:
         factory = ObjectStoreFactory()
         self.state, self.store = NodeStateFactory(factory).state(), factory.store()
         self.sent: list[str] = []
+        self.delivered: list[str] = []
+        self.wanted, self.cut_off = False, False
+        """Whether the SuperLink asks for an answer's parts, and whether the app dies before it hands them over."""
         self.loop = ModuleType("loop")
         setattr(self.loop, PUSH, getattr(start_client_internal, PUSH))
         setattr(self.loop, PULL, self._pull)
@@ -45,17 +50,27 @@ class Node:
         reply = Message(RecordDict({"said": ConfigRecord({"name": name})}), metadata=metadata)
         reply.metadata.__dict__["_message_id"] = reply.object_id
         start_client_internal._insert_message(reply, self.state, self.store)
+        if self.cut_off:
+            for part in self.parts(reply):
+                self.store.delete(part)
+            self.store.preregister(RUN, get_object_tree(reply))
 
-    def send(self, message: Message, *_: Any) -> tuple[set[str], str]:
+    def parts(self, message: Message) -> set[str]:
+        return {tree.object_id for tree in iterate_object_tree(get_object_tree(message))}
+
+    def send(self, message: Message, tree: Any, *_: Any) -> tuple[set[str], str]:
         self.sent.append(message.metadata.reply_to_message_id)
-        return set(), "session"
+        return {one.object_id for one in iterate_object_tree(tree)} if self.wanted else set(), "session"
 
     def turn(self) -> None:
         """Go once through the loop of Flower's node, without its pauses."""
         run = getattr(self.loop, PULL)(state=self.state, object_store=self.store)
         if run is not None:
             getattr(self.loop, PUSH)(
-                state=self.state, object_store=self.store, send=self.send, push_object=lambda *_: None
+                state=self.state,
+                object_store=self.store,
+                send=self.send,
+                push_object=lambda *given: self.delivered.append(given[2]),
             )
 
 
@@ -95,6 +110,22 @@ def test_several_answers_go_at_once_and_leave_nothing_behind() -> None:
     assert sorted(node.sent[1:]) == ["question B", "question C"]
     assert not node.state.msg_store  # type: ignore[attr-defined]
     assert len(node.store) == 0
+
+
+def test_an_answer_whose_app_died_is_given_up_and_the_next_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supernode.Parts.__init__, "__defaults__", (0.2,))
+    node = Node()
+    send_promptly(node.loop)
+    node.questions = ["A"]
+    node.wanted = True
+    node.cut_off = True
+    node.turn()
+    assert not node.delivered
+    node.cut_off, node.questions = False, ["B"]
+    node.turn()
+    assert node.sent == ["question A", "question B"]
+    assert len(node.delivered) == 3
+    assert not node.state.msg_store  # type: ignore[attr-defined]
 
 
 def test_a_flower_that_is_built_otherwise_is_refused() -> None:
