@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from feddig.commands.options import DataDir, Json, Level, LogLevel, Quiet, show_log
-from feddig.errors import FedDigError
+from feddig.errors import DivergenceError, FedDigError
 
 if TYPE_CHECKING:
     from feddig.privacy.audit.effort import Effort
@@ -43,7 +43,9 @@ def audit_command(
     ] = "default",
     guidance: Annotated[
         Path | None,
-        typer.Option(help="guidance.safetensors of a run, for pictures of what the moderator sees."),
+        typer.Option(
+            help="guidance.safetensors of a run, for pictures of what the moderator sees; without it, learnt here."
+        ),
     ] = None,
     thresholds: Annotated[
         Path | None, typer.Option(help="TOML file with limits of the lights (docs/audit.md).")
@@ -58,7 +60,10 @@ def audit_command(
     pool: Annotated[int, typer.Option(min=20, help="Candidates for unmixing, members included.")] = 10_000,
     canaries: Annotated[int, typer.Option(min=10, help="Planted records.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all that the audit draws.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller attacks: about two minutes.")] = False,
+    threads: Annotated[
+        int, typer.Option(min=1, help="CPU threads; networks this small gain little from more.")
+    ] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller attacks: two minutes at most.")] = False,
     pictures: Annotated[
         bool, typer.Option("--pictures/--no-pictures", help="Whether the page shows members' images.")
     ] = True,
@@ -72,7 +77,10 @@ def audit_command(
     show_log(log_level)
     if (out / "audit.json").exists():
         raise FedDigError(f"{out}: has an audit already; choose another --out")
+    import torch
+
     from feddig.audit_data import load_guidance, load_inputs
+    from feddig.audit_guidance import learn_guidance
     from feddig.digest import read_digest
     from feddig.files import write_atomically
     from feddig.privacy.audit.effort import Effort
@@ -81,6 +89,7 @@ def audit_command(
     from feddig.privacy.audit.subject import image_shape, prepare_subject
     from feddig.report.audit_page import audit_page
 
+    torch.set_num_threads(threads)
     limits, digest = read_limits(thresholds), read_digest(digests)
     effort = _effort(Effort(digests=digests_at_most, pool=pool, canaries=canaries), quick=quick)
     console = Console(stderr=True, quiet=quiet)
@@ -95,7 +104,8 @@ def audit_command(
         effort=effort,
         seed=seed,
     )
-    producer = load_guidance(guidance, digest, image_shape(inputs.members)) if guidance is not None else None
+    shape = image_shape(inputs.members)
+    producers = {} if guidance is None else {"guidance": load_guidance(guidance, digest, shape)}
     subject = prepare_subject(
         digest,
         inputs.members,
@@ -106,9 +116,20 @@ def audit_command(
         seed=seed,
         mixing_seed=mixing_seed,
     )
+    if pictures and not producers:
+        console.print("learning guidance as a moderator does", highlight=False)
+        try:
+            learnt = learn_guidance(subject.whole.digest, subject.encoder, shape, seed=seed)
+            producers = {"guidance, learnt here": learnt}
+        except DivergenceError as error:
+            console.print(f"no pictures of guidance: {error}", markup=False, highlight=False)
     names = {"digests": digests.name, "members": members, "holdout": holdout, "public": public or ""}
     audit = run_audit(
-        subject, limits, names=names, guidance=producer, say=lambda text: console.print(text, highlight=False)
+        subject,
+        limits,
+        names=names,
+        guidance=producers,
+        say=lambda text: console.print(text, highlight=False),
     )
     page = audit_page(audit.report, audit.curves, audit.pictures if pictures else {})
     write_atomically(out / "audit.html", page)

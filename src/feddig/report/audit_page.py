@@ -38,6 +38,9 @@ svg { width: 9rem; height: 1.1rem; display: block; }
 nav { display: grid; gap: .3rem; margin: 1rem 0; } nav a { color: inherit; text-decoration: none; }
 """
 WARNING = "This page shows members' own images. Keep it at the silo."
+RECOVERED = "A row is a digest: its members, and what each attack recovered from it."
+GUIDANCE = " Guidance is what the moderator paints from it."
+LEARNT = " It was learnt here, from these digests alone; that of a federation may show more."
 FIGURES = "All figures were computed from members; no epsilon covers this report."
 
 
@@ -51,7 +54,7 @@ def audit_page(
         else "",
         "inversion": _figure(
             draw_recovered(pictures),
-            "A row is a digest: its members, and what each attack recovered from it.",
+            _caption(pictures),
         )
         if pictures
         else "",
@@ -70,6 +73,11 @@ def audit_page(
         f"{_overview(report['checks'])}\n{sections}\n{_bound(report)}"
         "</body></html>\n"
     )
+
+
+def _caption(pictures: Mapping[str, np.ndarray]) -> str:
+    guided = any(name.startswith("guidance") for name in pictures)
+    return RECOVERED + GUIDANCE * guided + LEARNT * any(name.endswith("learnt here") for name in pictures)
 
 
 def _overview(checks: Sequence[Mapping[str, Any]]) -> str:
