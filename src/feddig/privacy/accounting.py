@@ -52,6 +52,8 @@ class Promise:
     """The part of epsilon that the labels cost."""
     keep_probability: float | None = None
     """How likely a label stays as it is; None where labels get no noise, or their number is not known."""
+    random: str = ""
+    """Where mixing and noise are drawn from: system or seeded; empty where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,7 @@ def _paper(privacy: PrivacySettings, digest: DigestSettings, elements: int) -> P
         norm="L1",
         noise_scale=laplace_scale(1.0, privacy.epsilon, privacy.scale_size),
         unit="tau",
+        random=privacy.random,
         assumptions=(INFINITE, IN_TAU, IF_PUBLIC, mixed(digest, largest), drawn(privacy), UPDATES),
     )
 
@@ -155,6 +158,7 @@ def _nothing(privacy: PrivacySettings) -> Promise:
         norm="L1",
         noise_scale=0.0,
         unit="feature",
+        random=privacy.random,
         assumptions=(NO_NOISE, UPDATES),
     )
 
@@ -179,6 +183,7 @@ def _sound(privacy: PrivacySettings, digest: DigestSettings, elements: int, clas
         unit="feature",
         label_epsilon=label_epsilon or 0.0,
         keep_probability=kept,
+        random=privacy.random,
         assumptions=(
             neighbours(privacy),
             labels(privacy, kept),
