@@ -39,6 +39,7 @@ COMMANDS = [
     ["ledger"],
     ["ledger", "show"],
     ["ledger", "verify"],
+    ["ledger", "resend"],
     ["encoder"],
     ["encoder", "make"],
     ["encoder", "import"],

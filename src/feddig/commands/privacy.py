@@ -17,7 +17,7 @@ SIDE = 32
 """Height and width of the image that the encoder is tried on: that of the paper's data, padded."""
 
 BYTES = 4
-"""A digest's numbers have 32 bits with every mechanism: integer sums go as the float32 they are divided into."""
+"""A digest's numbers have 32 bits with every mechanism; only integers that very strong noise makes larger have 64."""
 
 FEWEST_CLASSES = 2
 
