@@ -3,10 +3,17 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 
 from feddig.privacy.accounting import Promise, compose, keep_probability, promise, sensitivity
-from feddig.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma, joined
+from feddig.privacy.gaussian import (
+    concentrated_epsilon,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_sigma,
+    joined,
+)
 from feddig.settings import DigestSettings, PrivacySettings
 
 
@@ -113,6 +120,34 @@ def test_sigma_and_epsilon_are_inverses(epsilon: float, delta: float) -> None:
     sigma = gaussian_sigma(epsilon, delta, 2.0)
     assert gaussian_delta(epsilon, 2 / sigma) == pytest.approx(delta, rel=1e-7)
     assert gaussian_epsilon(delta, 2 / sigma) == pytest.approx(epsilon, rel=1e-9)
+
+
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-12])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 100.0])
+def test_what_is_proved_for_integers_is_the_least_of_its_bounds(epsilon: float, delta: float) -> None:
+    ratio = 1 / gaussian_sigma(epsilon, delta)
+    proved = concentrated_epsilon(delta, ratio)
+    # by definition: delta of an order, for the epsilon that was found
+    orders = 1 + np.geomspace(1e-3, 1e6, 100_000)
+    logs = (
+        (orders - 1) * (orders * ratio**2 / 2 - proved) - np.log(orders - 1) + orders * np.log1p(-1 / orders)
+    )
+    assert logs.min() == pytest.approx(math.log(delta), abs=1e-6)
+    assert epsilon < proved < 1.25 * epsilon
+
+
+def test_what_is_proved_stands_beside_what_is_promised() -> None:
+    gaussian, laplace = (
+        sound("discrete-gaussian", epsilon=8.0, delta=1e-6),
+        sound("discrete-laplace", epsilon=8.0),
+    )
+    assert gaussian.epsilon == 8
+    assert round(gaussian.epsilon_proved, 4) == 8.5219
+    assert "epsilon 8.522" in " ".join(gaussian.assumptions)
+    assert laplace.epsilon_proved == laplace.epsilon == 8
+    assert promise(PrivacySettings(), DigestSettings(), 256).epsilon_proved == math.inf
+    both = sound("discrete-gaussian", epsilon=8.0, delta=1e-6, adjacency="replace-one", label_epsilon=2.0)
+    assert both.epsilon_proved == gaussian.epsilon_proved + 2
 
 
 def test_enough_noise_costs_no_epsilon_at_all() -> None:

@@ -407,7 +407,7 @@ def test_labels_without_a_word_about_the_records_are_chance() -> None:
 
 def test_whole_steps_are_on_the_lattice_and_other_numbers_are_not(pool: Candidates) -> None:
     steps = torch.randint(-(10**5), 10**5, (1000,), generator=torch_stream(0, "lattice"))
-    assert check_lattice(steps * 0.003, 0.003).holds
+    assert check_lattice((steps.double() * 0.003).float(), 0.003).holds
     off = check_lattice(scene(pool, PrivacySettings()).digest.features, 2.0**-10)
     assert not off.holds
     assert off.off > 0.9 * off.numbers
@@ -416,9 +416,11 @@ def test_whole_steps_are_on_the_lattice_and_other_numbers_are_not(pool: Candidat
 
 @pytest.mark.parametrize("spd", [3, 4])
 def test_what_a_receiver_makes_of_integer_sums_is_on_the_lattice(spd: int) -> None:
-    sums = torch.randint(-(10**5), 10**5, (1000,), generator=torch_stream(0, "sums")).numpy()
+    sums = torch.randint(-(2**22), 2**22, (1000,), generator=torch_stream(0, "sums")).numpy()
     received = torch.from_numpy(received_features(sums, 2.0**-10, spd))
     assert check_lattice(received, 2.0**-10 / spd).holds
+    beside = torch.nextafter(received, torch.full_like(received, torch.inf))
+    assert check_lattice(beside, 2.0**-10 / spd).off == 1000, "one place of a float beside is noticed"
 
 
 def test_numbers_too_large_for_their_type_are_not_vouched_for() -> None:

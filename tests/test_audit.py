@@ -16,8 +16,10 @@ from PIL import Image
 
 from feddig import load_dataset
 from feddig.audit_data import load_guidance, load_images, load_inputs
+from feddig.audit_guidance import learn_guidance
 from feddig.cli import main
 from feddig.data.images import Images
+from feddig.denoising import denoise as denoise_digests
 from feddig.digest import Digest, make_digest, write_digest
 from feddig.errors import FedDigError
 from feddig.files import write_tensors
@@ -30,16 +32,20 @@ from feddig.privacy.attacks.intervals import Estimate, Rate, canary_epsilon
 from feddig.privacy.attacks.membership import roc_curve
 from feddig.privacy.attacks.noise import Noise
 from feddig.privacy.attacks.significance import chance_of_mean, chance_of_ranks, chance_of_rate
+from feddig.privacy.audit import running
 from feddig.privacy.audit.accountant import check_accountant
 from feddig.privacy.audit.canary import check_canaries
 from feddig.privacy.audit.effort import Effort
 from feddig.privacy.audit.findings import Figure, Finding, judge
+from feddig.privacy.audit.inversion import Painted
 from feddig.privacy.audit.lattice import check_numbers
 from feddig.privacy.audit.limits import Limits, read_limits
+from feddig.privacy.audit.membership import check_membership
 from feddig.privacy.audit.rehearsal import mix_without_noise, settings_of
 from feddig.privacy.audit.running import Audit, run_audit
 from feddig.privacy.audit.subject import Subject, match_classes, prepare_subject
 from feddig.privacy.audit.unmixing import check_unmixing
+from feddig.privacy.integer_noise import IntegerNoise
 from feddig.report.audit_page import audit_page
 from feddig.samples import ImageSource
 from feddig.seeds import torch_stream
@@ -150,9 +156,30 @@ def test_sound_noise_at_epsilon_1_leaves_nothing_beyond_chance_but_labels(bench:
     }
     accountant = audit.report["checks"][0]
     assert accountant["details"]["record_epsilon"] == accountant["details"]["claimed_epsilon"] == 1
+    assert round(accountant["details"]["record_epsilon_proved"], 4) == 1.0779
     assert accountant["light"] == "red", "it is seeded, which nobody may send"
     drawn = replace(digest, facts={**digest.facts, "random": "system"})
     assert check_accountant(drawn, Limits()).least == "green"
+
+
+def test_the_same_audit_notices_what_epsilon_32_leaves(bench: Bench) -> None:
+    subject = bench.subject(bench.digest(replace(SOUND, epsilon=32.0), spd=4))
+    findings = [check_membership(subject, Limits())[0], check_unmixing(subject, Limits())[0]]
+    membership, unmixing = judge(findings, Limits())
+    assert "linked (rehearsal, likelihood ratio)" in membership["beyond_chance"]
+    assert unmixing["beyond_chance"] == ["members found"]
+
+
+def test_the_same_audit_notices_noise_of_a_tenth_of_the_contracts(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = IntegerNoise.draw
+    monkeypatch.setattr(IntegerNoise, "draw", lambda *given: honest(*given) // 10)
+    subject = bench.subject(bench.digest(SOUND, spd=4))
+    canaries, numbers = judge([check_canaries(subject, Limits()), check_numbers(subject, Limits())], Limits())
+    assert canaries["beyond_chance"] == ["canaries told right"]
+    assert numbers["beyond_chance"] == ["noise variance over the contract's (rehearsal)"]
+    assert canaries["light"] == numbers["light"] == "red"
 
 
 @pytest.mark.parametrize(
@@ -522,6 +549,9 @@ def test_the_command_writes_a_report_and_a_page(
     assert (words[:2], words[-2:]) == (["feddig", "audit"], ["--out", "again"])
     assert ["--members", str(odd)] == words[words.index("--members") :][:2]
     assert "--quick" in words
+    assert command(*given, "--out", str(tmp_path / "own"), "--quiet") == 0
+    assert "It was learnt here" in (tmp_path / "own" / "report.html").read_text()
+    capsys.readouterr()
     assert command(*given, "--out", str(tmp_path / "out")) == 2
     assert "has an audit already" in capsys.readouterr().err
     assert command(*given, "--out", str(tmp_path / "more"), "--no-pictures", "--json", "--quiet") == 0
@@ -530,6 +560,8 @@ def test_the_command_writes_a_report_and_a_page(
     assert (tmp_path / "more" / "report.html").read_text().count("data:image/png;base64,") == 1
     assert not (tmp_path / "more" / "recovered.png").exists(), "members' images are not kept either"
     assert "--no-pictures" in shlex.split(json.loads(said.out)["command"])
+    assert "Guidance is what the moderator paints" in page
+    assert "learnt here" not in page
     # the page is made again from the folder alone
     (tmp_path / "out" / "report.html").unlink()
     with pytest.raises(SystemExit) as ended:
@@ -556,6 +588,60 @@ def test_a_damaged_audit_is_one_line(
     said = capsys.readouterr().err
     assert "audit.json" in said
     assert said.count("\n") == 1
+
+
+def test_guidance_is_learnt_from_the_digests_where_no_run_gave_any(bench: Bench) -> None:
+    digest = bench.digest(UNPROTECTED, spd=4)
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        before = torch.random.get_rng_state()
+        short, long = (
+            learn_guidance(replace(digest, silo=3), bench.encoder, (1, 32, 32), seed=0, steps=steps)
+            for steps in (1, 30)
+        )
+        assert torch.equal(torch.random.get_rng_state(), before)
+    assert short(digest.features[:2]).shape == (2, 1, 32, 32)
+    assert not torch.equal(short(digest.features[:2]), long(digest.features[:2])), "it has learnt something"
+
+
+@pytest.mark.parametrize("privacy", [UNPROTECTED, SOUND])
+def test_guidance_is_painted_from_what_a_moderator_sees(
+    bench: Bench, privacy: PrivacySettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blank = {"any": torch.zeros(SMALL.inverted, 1, 32, 32)}
+    finding = Finding("inversion", "", "")
+    monkeypatch.setattr(running, "check_inversion", lambda *given: (finding, Painted(blank)))
+    monkeypatch.setattr(running, "check_unmixing", lambda *given: (finding, None))
+    subject = bench.subject(bench.digest(privacy, spd=4), effort=replace(SMALL, digests=20))
+    given: list[torch.Tensor] = []
+
+    class Producer(torch.nn.Module):
+        def forward(self, features: torch.Tensor) -> torch.Tensor:
+            given.append(features)
+            return torch.full((len(features), 1, 32, 32), 0.25)
+
+    audit = run_audit(subject, Limits(), names={}, guidance={"guidance": Producer()}, say=lambda text: None)
+    assert audit.pictures["guidance"].shape == (8, 1, 1, 32, 32)
+    assert float(audit.pictures["guidance"].mean()) == 0.25
+    whole, (features,) = subject.whole.digest, given
+    homes = [subject.whole.groups[:, 0].tolist().index(int(first)) for first in subject.groups[:8, 0]]
+    assert torch.equal(features, denoise_digests([whole], whole.features)[homes])
+    assert torch.equal(features, subject.digest.features[:8]) == (privacy is UNPROTECTED)
+
+
+def test_an_audit_keeps_to_one_thread_unless_told_otherwise(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["--digests", str(tmp_path / "none.safetensors"), "--members", "fashion-mini"]
+    given += ["--holdout", "fashion-mini:test", "--out", str(tmp_path / "out")]
+    before = torch.get_num_threads()
+    try:
+        for more, threads in (["--threads", "2"], 2), ([], 1):
+            assert command(*given, *more) == 2
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+        capsys.readouterr()
 
 
 def test_mistakes_are_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

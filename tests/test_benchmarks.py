@@ -107,6 +107,8 @@ def test_the_privacy_table_runs_a_cell_once_and_is_written_from_what_is_there(tm
         "2",
         "--classifier",
         "small",
+        "--min-samples",
+        "32",
         "--device",
         "cpu",
     )

@@ -39,6 +39,7 @@ COMMANDS = [
     ["ledger"],
     ["ledger", "show"],
     ["ledger", "verify"],
+    ["ledger", "resend"],
     ["encoder"],
     ["encoder", "make"],
     ["encoder", "import"],
@@ -746,6 +747,7 @@ def test_privacy_at_the_papers_defaults(give: Give) -> None:
     assert found["log10_p_crt_paper"] == pytest.approx(-2118.6118, abs=1e-4)
     assert found["log10_p_crt_ordered"] == pytest.approx(-2543.1014, abs=1e-4)
     assert found["log10_p_crt_uniform"] == pytest.approx(-7243.9858, abs=1e-4)
+    assert (found["p_crt_values"], found["record_epsilon_proved"]) == (2**32, "inf")
     assert found["bytes_per_digest"] == (256 + 10) * 4
     assert "infinite" in found["assumptions"][0]
 
@@ -771,6 +773,8 @@ def test_privacy_of_the_sound_mechanism(give: Give) -> None:
     assert (found["paper_epsilon"], found["record_epsilon"], found["record_delta"]) == (None, 8.0, 1e-6)
     assert found["sensitivity"] == pytest.approx(60 * 2**0.5 / 4)
     assert found["noise_scale"] == pytest.approx(0.6529353844 * found["sensitivity"])
+    assert round(found["record_epsilon_proved"], 4) == 8.5219
+    assert "epsilon, proved    8.52192" in give("privacy", *SOUND).out.splitlines()
     other = ["--set", "privacy.adjacency=replace-one", "--set", "privacy.label_epsilon=2"]
     found = json.loads(give("privacy", *SOUND, *other, "--json").out)
     assert (found["record_epsilon"], found["adjacency"]) == (10.0, "replace-one")
@@ -822,6 +826,14 @@ def test_an_even_encoder_can_be_made_and_used(give: Give) -> None:
         give("digest", "make", *words, "--out", f"{encoder}.digest")
         shown = json.loads(give("digest", "show", f"{encoder}.digest", "--json").out)
         assert (shown["clip_bound"], shown["feature_shape"]) == (350, [4, 8, 8])
+
+
+def test_noise_that_cannot_be_drawn_is_promised_by_no_one(give: Give) -> None:
+    for command in (("privacy",), ("digest", "make", "--set", "data.limit=400")):
+        said = complaint(give(*command, *SOUND, "--set", "privacy.epsilon=1e-30"))
+        assert said.startswith(
+            "privacy.epsilon: 1e-30 with discrete-gaussian takes noise that cannot be drawn"
+        )
 
 
 def test_a_mistake_in_the_privacy_keys_is_one_line(give: Give) -> None:

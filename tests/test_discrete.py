@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from feddig.privacy import integer_noise
 from feddig.privacy.bernoulli import bernoulli_exp, bernoulli_exp_once
 from feddig.privacy.discrete import DiscreteGaussian, DiscreteLaplace, rounded_up
 from feddig.privacy.integer_noise import IntegerNoise
@@ -97,6 +98,15 @@ def excess_by_remainder(draws: np.ndarray, noise: IntegerNoise) -> float:
     return excess(observed, expected)
 
 
+def excess_by_place(draws: np.ndarray, noise: IntegerNoise) -> float:
+    """Chi-square over the places of sizes in their cells: coins make the far end of a cell rarer than the near one."""
+    at, probability = probabilities(noise)
+    fold = max(1, noise.width // 8)
+    observed = np.bincount(np.abs(draws) % noise.width // fold, minlength=noise.width // fold)
+    expected = np.bincount(np.abs(at) % noise.width // fold, weights=probability) * len(draws)
+    return excess(observed, expected)
+
+
 # --- the law of the draws
 
 
@@ -130,6 +140,52 @@ def test_a_pattern_in_the_cells_would_be_noticed() -> None:
     noise = DiscreteLaplace(Fraction(5000))
     draws = noise.draw(COUNT, SeededSource(0))
     assert excess_by_remainder(np.where(draws % 64 == 63, draws - 1, draws), noise) > TOO_FAR
+
+
+COARSE = [
+    (DiscreteLaplace, Fraction(5000), 1),
+    (DiscreteLaplace, Fraction(1_000_001, 10), 1),
+    (DiscreteGaussian, Fraction(640**2), 10),
+    (DiscreteGaussian, Fraction(3 * 81920**2 + 1, 3), 10),
+]
+coarse = pytest.mark.parametrize(("kind", "parameter", "fineness"), COARSE)
+"""In cells this wide coins reject much, so that a wrong one shows; at 64 cells to a scale it hardly would."""
+
+
+@coarse
+def test_draws_have_the_law_where_coins_decide_much(
+    kind: type[IntegerNoise], parameter: Fraction, fineness: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(integer_noise, "FINENESS", fineness)
+    noise = kind(parameter)  # type: ignore[call-arg]
+    draws = noise.draw(COUNT, SeededSource(1, "noise"))
+    assert noise.width > noise.spread / fineness / 2
+    assert excess_by_size(draws, noise) < TOO_FAR
+    assert excess_by_place(draws, noise) < TOO_FAR
+
+
+def lax(numerators: np.ndarray, denominator: int, words: Words) -> np.ndarray:
+    """A coin that falls with probability 1 - a/b, the first two terms of exp(-a/b), and so a little too seldom."""
+    return ~(uniform_below(denominator, len(numerators), words) < numerators.astype(np.uint64))
+
+
+def test_a_coin_that_is_a_little_off_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(integer_noise, "FINENESS", 1)
+    monkeypatch.setattr(integer_noise, "bernoulli_exp", lax)
+    noise = DiscreteLaplace(Fraction(5000))
+    draws = noise.draw(COUNT, SeededSource(1, "noise"))
+    assert excess_by_place(draws, noise) > TOO_FAR
+
+
+def test_a_wrong_rise_within_cells_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(integer_noise, "FINENESS", 10)
+    monkeypatch.setattr(
+        DiscreteGaussian,
+        "rise",
+        lambda noise, start, offset: offset * (start + offset) * noise.variance.denominator,
+    )
+    noise = DiscreteGaussian(Fraction(640**2))
+    assert excess_by_place(noise.draw(COUNT, SeededSource(1, "noise")), noise) > TOO_FAR
 
 
 @names

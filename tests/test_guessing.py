@@ -112,7 +112,7 @@ def test_one_sample_is_no_secret() -> None:
 
 def test_every_guess_tells_its_assumptions() -> None:
     said = " ".join(guess_digest(4, 256).assumptions)
-    for word in ("independent", "noise", "every element", "candidate images"):
+    for word in ("independent", "noise", "every element", "candidate images", "4,294,967,296 values"):
         assert word in said
 
 

@@ -393,11 +393,13 @@ def test_a_label_is_kept_as_often_as_epsilon_allows_and_no_oftener(epsilon: floa
     assert keep.denominator <= 2**32
 
 
-def test_labels_change_with_the_probabilities_of_randomised_response() -> None:
-    classes, keep, count = 5, Fraction(2, 3), 300_000
+@pytest.mark.parametrize("keep", [Fraction(2, 3), keep_fraction(1.0, 5), keep_fraction(4.0, 5)], ids=str)
+def test_labels_change_with_the_probabilities_of_randomised_response(keep: Fraction) -> None:
+    classes, count = 5, 300_000
     labels = np.full(count, 3)
     shares = np.bincount(randomise_labels(labels, classes, keep, SeededSource(0)), minlength=classes) / count
-    expected = [1 / 12, 1 / 12, 1 / 12, 2 / 3, 1 / 12]
+    other = float((1 - keep) / 4)
+    expected = [other, other, other, float(keep), other]
     assert shares == pytest.approx(expected, abs=6 * math.sqrt(0.25 / count))
     assert (labels == 3).all()
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from io import FileIO
 from pathlib import Path
 
@@ -116,6 +117,31 @@ def test_the_same_bytes_again_cost_nothing(ledger: Ledger) -> None:
     assert ledger.spent().epsilon == 1.0
     with pytest.raises(BudgetError):
         ledger.release("b", laplace(), "moderator", budget)
+
+
+def test_a_resend_needs_a_release_and_adds_nothing(ledger: Ledger) -> None:
+    with pytest.raises(FedDigError, match="no such ledger"):
+        ledger.resend("a", "auditor")
+    assert not ledger.path.exists()
+    ledger.release("a", gaussian(), "moderator")
+    last = ledger.release("b", gaussian(), "moderator")
+    before = snapshot(ledger.path.parent)
+    with pytest.raises(FedDigError, match="has no release of digest c, so this is not known to cost nothing"):
+        ledger.resend("c", "auditor")
+    assert snapshot(ledger.path.parent) == before
+    again = ledger.resend("a", "auditor")
+    assert (again.kind, again.recipient, again.number) == ("resend", "auditor", 3)
+    assert (again.composed_epsilon, again.composed_delta) == (last.composed_epsilon, last.composed_delta)
+    assert ledger.spent().epsilon == last.composed_epsilon
+
+
+def test_an_entry_says_where_its_noise_is_from_and_older_ones_do_not(ledger: Ledger) -> None:
+    ledger.release("a", laplace(random="system"), "moderator")
+    ledger.release("b", laplace(random="seeded"), "moderator")
+    ledger.release("c", replace(laplace(), random=""), "moderator")
+    found = ledger.entries()
+    assert [entry.record.get("random") for entry in found] == ["system", "seeded", None]
+    assert ledger.resend("b", "auditor").record["random"] == "seeded"
 
 
 # --- the budget
@@ -546,6 +572,22 @@ def test_a_digest_is_noted_before_it_is_written(
     assert (second.kind, second.recipient) == ("resend", "St. Mary")
     assert first.digest == second.digest == read_digest("digest.safetensors").hash
     assert first.promise.epsilon_if_bound_public == 6400
+
+
+def test_a_released_digest_may_go_to_somebody_else(give: Give, tmp_path: Path) -> None:
+    assert give("digest", "make", *SMALL, "--ledger", "my.ledger")[0] == 0
+    code, out, err = give("ledger", "resend", "my.ledger", "digest.safetensors", "--recipient", "St. John")
+    assert (code, err) == (0, "")
+    assert out.startswith("my.ledger: noted as no. 2, digest.safetensors to St. John; it costs nothing")
+    assert [entry.kind for entry in Ledger("my.ledger").entries()] == ["release", "resend"]
+    assert give("digest", "make", *SMALL, "--out", "other.safetensors")[0] == 0
+    code, out, err = give("ledger", "resend", "my.ledger", "other.safetensors", "--recipient", "St. John")
+    assert (code, out) == (2, "")
+    assert "has no release of digest" in err
+    assert len(err.splitlines()) == 1
+    shown = give("ledger", "show", "my.ledger")[1]
+    assert "St. John" in shown
+    assert "system" in shown
 
 
 def test_over_budget_no_digest_is_written(give: Give, tmp_path: Path) -> None:

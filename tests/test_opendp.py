@@ -14,7 +14,13 @@ import pytest
 from feddig.privacy.accounting import compose, promise
 from feddig.privacy.clipping import clip_for
 from feddig.privacy.discrete import DiscreteGaussian, DiscreteLaplace
-from feddig.privacy.gaussian import gaussian_delta, gaussian_epsilon, gaussian_sigma, joined
+from feddig.privacy.gaussian import (
+    concentrated_epsilon,
+    gaussian_delta,
+    gaussian_epsilon,
+    gaussian_sigma,
+    joined,
+)
 from feddig.privacy.integers import gaussian_noise_for, laplace_noise_for
 from feddig.privacy.labels import keep_fraction
 from feddig.privacy.words import SeededSource
@@ -56,6 +62,7 @@ def test_the_exact_gaussian_curve_lies_a_little_below_the_bound(epsilon: float, 
     sigma = gaussian_sigma(epsilon, delta, 1000.0)
     curve = dp.c.make_zCDP_to_approxDP(gaussian(sigma)).map(1000.0)
     assert epsilon < curve.epsilon(delta) < 1.15 * epsilon
+    assert concentrated_epsilon(delta, 1000 / sigma) == pytest.approx(curve.epsilon(delta), rel=1e-6)
     assert gaussian_delta(epsilon, 1000 / sigma) < curve.delta(epsilon) < 20 * delta
 
 

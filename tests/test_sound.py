@@ -16,13 +16,16 @@ from feddig import Digest, demo_experiment, make_digest, read_digest, run, write
 from feddig.digest import SOUND_FACTS
 from feddig.digest_making import describe_digest
 from feddig.errors import DataError, FileFormatError, SettingError
+from feddig.files import read_tensors, write_tensors
 from feddig.privacy.accounting import promise, sensitivity
 from feddig.privacy.clipping import NORMS, clip_for
 from feddig.privacy.gaussian import gaussian_epsilon, gaussian_sigma
+from feddig.privacy.integers import received_features, sent_sums
 from feddig.privacy.labels import keep_fraction, likely_labels, randomise_labels
 from feddig.privacy.mechanism import DISCRETE
 from feddig.privacy.sound import contract_for, known_deviation
 from feddig.privacy.words import SeededSource
+from feddig.report.pictures import read_digests
 from feddig.settings import DigestSettings, PrivacySettings
 
 LAPLACE = PrivacySettings(mechanism="discrete-laplace", epsilon=2.0, clip_bound=4.0)
@@ -312,6 +315,73 @@ def test_randomised_labels_too_few_to_mix_are_told() -> None:
 
 
 # --- the file and the summary
+
+
+@pytest.mark.parametrize("spd", [1, 2, 3, 7])
+@pytest.mark.parametrize("name", SOUND)
+def test_integers_leave_and_the_receiver_divides(name: str, spd: int, tmp_path: Path) -> None:
+    digest = make(*draw(60, 2, 4), SOUND[name], samples_per_digest=spd)
+    write_digest(tmp_path / "d.safetensors", digest)
+    sent, _ = read_tensors(tmp_path / "d.safetensors", "digest")
+    assert sent["features"].dtype == np.int32
+    assert np.array_equal(sent["features"].reshape(len(digest), -1), sums_of(digest))
+    received = read_digest(tmp_path / "d.safetensors")
+    assert bytes_of(received) == bytes_of(digest)
+    assert received.hash == digest.hash
+
+
+@pytest.mark.parametrize("spd", [1, 3, 10, 64, 1000])
+def test_sums_of_any_size_come_back_as_the_same_features(spd: int) -> None:
+    stream = np.random.default_rng(spd)
+    for bits in range(2, 48, 5):
+        sums = stream.integers(-(2**bits), 2**bits, (50, 20))
+        features = received_features(sums, 2.0**-7, spd)
+        sent = sent_sums(features, 2.0**-7, spd)
+        assert sent is not None
+        assert sent.dtype == (np.int32 if bits < 31 else np.int64)
+        assert np.array_equal(received_features(sent, 2.0**-7, spd), features)
+        if bits <= 22:
+            assert np.array_equal(sent, sums)
+
+
+def test_a_report_divides_as_receivers_do(tmp_path: Path) -> None:
+    digest = make(*draw(60, 2, 4), GAUSSIAN, samples_per_digest=3)
+    write_digest(tmp_path / "silo-0.safetensors", digest)
+    ((features, labels),) = read_digests(tmp_path)
+    assert np.array_equal(features, digest.features.numpy())
+    assert np.array_equal(labels, digest.labels.numpy())
+
+
+def test_numbers_that_are_no_integers_are_sent_as_they_are(tmp_path: Path) -> None:
+    digest = make(*draw(60, 2, 4), GAUSSIAN)
+    off = replace(digest, features=digest.features + 1e-4)
+    write_digest(tmp_path / "d.safetensors", off)
+    assert bytes_of(read_digest(tmp_path / "d.safetensors")) == bytes_of(off)
+    assert sent_sums(np.full((1, 1), np.float32(1e30)), 2.0**-7, 1) is None
+    assert sent_sums(np.ones((1, 1), np.float32), 0.0, 1) is None
+
+
+@pytest.mark.parametrize(
+    "facts", [{"step": math.inf}, {"step": 1e300}, {"step": "x"}, {"samples_per_digest": 0}]
+)
+def test_integers_that_cannot_be_divided_are_refused(facts: dict[str, object], tmp_path: Path) -> None:
+    digest = make(*draw(60, 2, 4), GAUSSIAN)
+    path = tmp_path / "d.safetensors"
+    write_digest(path, digest)
+    tensors, head = read_tensors(path, "digest")
+    told = {"silo": head["silo"], "hash": head["hash"], "facts": json.dumps({**digest.facts, **facts})}
+    write_tensors(path, "digest", tensors, told)
+    with pytest.raises(FileFormatError, match=r"d\.safetensors"):
+        read_digest(path)
+
+
+def test_integers_without_a_discrete_mechanism_are_refused(tmp_path: Path) -> None:
+    digest = make(*draw(60, 2, 4), PrivacySettings())
+    facts = {"silo": "0", "hash": digest.hash, "facts": json.dumps(digest.facts)}
+    tensors = {"features": digest.features.numpy().astype(np.int32), "labels": digest.labels.numpy()}
+    write_tensors(tmp_path / "d.safetensors", "digest", tensors, facts)
+    with pytest.raises(FileFormatError, match="features is int32, not float32"):
+        read_digest(tmp_path / "d.safetensors")
 
 
 def test_a_file_tells_the_contract(tmp_path: Path) -> None:

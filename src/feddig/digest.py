@@ -18,7 +18,7 @@ from torch import Tensor
 
 from feddig.errors import DataError, FileFormatError
 from feddig.files import content_hash, read_tensors, write_tensors
-from feddig.privacy.integers import Contract
+from feddig.privacy.integers import Contract, received_features, sent_sums
 from feddig.privacy.labels import randomise_labels
 from feddig.privacy.mechanism import DISCRETE, add_noise
 from feddig.privacy.sound import contract_for, promised_facts, release_groups
@@ -231,9 +231,9 @@ def _words(purpose: str, silo: int, settings: DigestSettings, privacy: PrivacySe
 
 
 def write_digest(path: str | Path, digest: Digest) -> None:
-    """Write a digest file, atomically."""
+    """Write a digest file, atomically; with integer noise it holds the integers, and who reads it divides."""
     facts = {"silo": str(digest.silo), "facts": json.dumps(digest.facts, sort_keys=True), "hash": digest.hash}
-    tensors = {"features": digest.features.cpu().numpy(), "labels": digest.labels.cpu().numpy()}
+    tensors = {"features": _whole(digest), "labels": digest.labels.cpu().numpy()}
     write_tensors(Path(path), "digest", tensors, facts)
 
 
@@ -246,18 +246,17 @@ def read_digest(path: str | Path) -> Digest:
         raise FileFormatError(
             f"{path}: holds {sorted(tensors)}, not features and labels; make the digest again"
         )
-    for name, array in tensors.items():
-        if array.dtype != np.float32:
-            raise FileFormatError(f"{path}: {name} is {array.dtype}, not float32; make the digest again")
     try:
+        facts = json.loads(head["facts"])
+        features = _divided(tensors["features"], facts)
+        for name, array in {**tensors, "features": features}.items():
+            if array.dtype != np.float32:
+                raise FileFormatError(f"{path}: {name} is {array.dtype}, not float32; make the digest again")
         digest = Digest(
-            int(head["silo"]),
-            torch.from_numpy(tensors["features"]),
-            torch.from_numpy(tensors["labels"]),
-            json.loads(head["facts"]),
+            int(head["silo"]), torch.from_numpy(features), torch.from_numpy(tensors["labels"]), facts
         )
         expected = digest.hash
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (KeyError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise FileFormatError(f"{path}: its header lacks or garbles {error}; make the digest again") from None
     check_digest(digest, str(path))
     _check_facts(digest, str(path))
@@ -266,6 +265,30 @@ def read_digest(path: str | Path) -> Digest:
             f"{path}: its content does not match its hash; it was damaged or altered, fetch it again"
         )
     return digest
+
+
+def _whole(digest: Digest) -> np.ndarray:
+    """Give the integers behind features of a discrete mechanism; other features as they are."""
+    features = digest.features.cpu().numpy()
+    if digest.facts.get("mechanism") not in DISCRETE or "step" not in digest.facts:
+        return features
+    sums = sent_sums(features, *_units(digest.facts))
+    # what is no integer is not made one: readers, and an audit, are to see that
+    return features if sums is None else sums
+
+
+def _divided(features: np.ndarray, facts: Mapping[str, object]) -> np.ndarray:
+    """Turn integers of a discrete mechanism into mixed features; give others back as they are."""
+    if features.dtype not in (np.int32, np.int64) or facts.get("mechanism") not in DISCRETE:
+        return features
+    # a header may say anything; what becomes infinite of it is refused after this
+    with np.errstate(all="ignore"):
+        return received_features(features, *_units(facts))
+
+
+def _units(facts: Mapping[str, object]) -> tuple[float, int]:
+    """Give the step of the integers and how many samples each is the sum of."""
+    return float(str(facts["step"])), int(str(facts["samples_per_digest"]))
 
 
 def check_digest(digest: Digest, source: str) -> None:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from feddig.commands.options import DataDir, Json, Level, LogLevel, Quiet, show_log
-from feddig.errors import FedDigError
+from feddig.errors import DivergenceError, FedDigError
 
 if TYPE_CHECKING:
     from feddig.privacy.audit.effort import Effort
@@ -45,7 +45,9 @@ def audit_command(
     ] = "default",
     guidance: Annotated[
         Path | None,
-        typer.Option(help="guidance.safetensors of a run, for pictures of what the moderator sees."),
+        typer.Option(
+            help="guidance.safetensors of a run, for pictures of what the moderator sees; without it, learnt here."
+        ),
     ] = None,
     thresholds: Annotated[
         Path | None, typer.Option(help="TOML file with limits of the lights (docs/audit.md).")
@@ -60,7 +62,10 @@ def audit_command(
     pool: Annotated[int, typer.Option(min=20, help="Candidates for unmixing, members included.")] = 10_000,
     canaries: Annotated[int, typer.Option(min=10, help="Planted records.")] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of all that the audit draws.")] = 0,
-    quick: Annotated[bool, typer.Option("--quick", help="Smaller attacks: about two minutes.")] = False,
+    threads: Annotated[
+        int, typer.Option(min=1, help="CPU threads; networks this small gain little from more.")
+    ] = 1,
+    quick: Annotated[bool, typer.Option("--quick", help="Smaller attacks: two minutes at most.")] = False,
     pictures: Annotated[
         bool, typer.Option("--pictures/--no-pictures", help="Whether the page shows members' images.")
     ] = True,
@@ -73,7 +78,10 @@ def audit_command(
     """Play the attacker on digests before they are sent; write a report with a light for each of seven checks."""
     show_log(log_level)
     _check_out(out)
+    import torch
+
     from feddig.audit_data import load_guidance, load_inputs
+    from feddig.audit_guidance import learn_guidance
     from feddig.digest import read_digest
     from feddig.privacy.audit.effort import Effort
     from feddig.privacy.audit.limits import read_limits
@@ -82,6 +90,7 @@ def audit_command(
     from feddig.report.audit_figures import draw_membership, draw_recovered
     from feddig.report.audit_folder import write_audit
 
+    torch.set_num_threads(threads)
     limits, digest = read_limits(thresholds), read_digest(digests)
     effort = _effort(Effort(digests=digests_at_most, pool=pool, canaries=canaries), quick=quick)
     console = Console(stderr=True, quiet=quiet)
@@ -96,7 +105,8 @@ def audit_command(
         effort=effort,
         seed=seed,
     )
-    producer = load_guidance(guidance, digest, image_shape(inputs.members)) if guidance is not None else None
+    shape = image_shape(inputs.members)
+    producers = {} if guidance is None else {"guidance": load_guidance(guidance, digest, shape)}
     subject = prepare_subject(
         digest,
         inputs.members,
@@ -107,9 +117,20 @@ def audit_command(
         seed=seed,
         mixing_seed=mixing_seed,
     )
+    if pictures and not producers:
+        console.print("learning guidance as a moderator does", highlight=False)
+        try:
+            learnt = learn_guidance(subject.whole.digest, subject.encoder, shape, seed=seed)
+            producers = {"guidance, learnt here": learnt}
+        except DivergenceError as error:
+            console.print(f"no pictures of guidance: {error}", markup=False, highlight=False)
     names = {"digests": digests.name, "members": members, "holdout": holdout, "public": public or ""}
     audit = run_audit(
-        subject, limits, names=names, guidance=producer, say=lambda text: console.print(text, highlight=False)
+        subject,
+        limits,
+        names=names,
+        guidance=producers,
+        say=lambda text: console.print(text, highlight=False),
     )
     drawn = {"membership": draw_membership(audit.curves)} if audit.curves else {}
     if pictures and audit.pictures:
@@ -117,10 +138,11 @@ def audit_command(
     given = {
         "digests": digests, "members": members, "holdout": holdout, "public": public, "encoder": encoder,
         "guidance": guidance, "thresholds": thresholds, "mixing-seed": mixing_seed,
-        "digests-at-most": digests_at_most, "pool": pool, "canaries": canaries, "seed": seed, "quick": quick,
-        "no-pictures": not pictures, "data-dir": data_dir, "out": "again",
+        "digests-at-most": digests_at_most, "pool": pool, "canaries": canaries, "seed": seed,
+        "threads": threads, "quick": quick, "no-pictures": not pictures, "data-dir": data_dir, "out": "again",
     }  # fmt: skip
-    report = {**audit.report, "command": _spell(given)}
+    shown = [*audit.pictures] if "inversion" in drawn else []
+    report = {**audit.report, "command": _spell(given), "pictured": shown}
     write_audit(out, report, drawn)
     if as_json:
         print(json.dumps({"path": str(out), **report}, indent=2, allow_nan=False))

@@ -1,4 +1,4 @@
-"""`feddig ledger show|verify`: what a silo has released, and whether its ledger is whole."""
+"""`feddig ledger show|verify|resend`: what a silo has released, whether its ledger is whole, what goes out again."""
 
 import json
 import sys
@@ -15,7 +15,9 @@ from feddig.errors import FedDigError
 if TYPE_CHECKING:
     from feddig.privacy.ledger_format import Entry
 
-ledger_app = typer.Typer(no_args_is_help=True, help="Show a silo's ledger of releases, or verify it.")
+ledger_app = typer.Typer(
+    no_args_is_help=True, help="Show or verify a silo's ledger of releases, or note a resend."
+)
 
 LedgerFile = Annotated[
     Path | None,
@@ -35,6 +37,7 @@ COLUMNS = {
     "recipient": "recipient",
     "digest": "digest",
     "mechanism": "mechanism",
+    "random": "random",
     "record_epsilon": "epsilon",
     "record_delta": "delta",
     "composed_epsilon": "epsilon so far",
@@ -65,7 +68,7 @@ def ledger_show(file: Written, as_json: Json = False) -> None:
     for title in COLUMNS.values():
         table.add_column(title, overflow="fold")
     for entry in entries:
-        table.add_row(*(_cell(name, entry.record[name]) for name in COLUMNS))
+        table.add_row(*(_cell(name, entry.record.get(name, "")) for name in COLUMNS))
     Console(width=None if sys.stdout.isatty() else 160).print(table)
 
 
@@ -74,6 +77,24 @@ def ledger_verify(file: Written) -> None:
     """Check that nothing in a ledger was changed, added, moved or removed; print its length and last hash."""
     entries = _entries(file)
     print(f"{file}: whole, {len(entries)} entries, last hash {entries[-1].hash if entries else 'none'}")
+
+
+@ledger_app.command("resend")
+def ledger_resend(
+    file: Written,
+    digest: Annotated[Path, typer.Argument(help="Digest file that was released before.")],
+    recipient: Annotated[str, typer.Option(help="Who gets it now.")],
+) -> None:
+    """Note, before it leaves, that a released digest goes to somebody again: the same bytes cost nothing."""
+    show_log(LogLevel.warning)
+    from feddig.digest import read_digest
+    from feddig.privacy.ledger import Ledger
+
+    entry = Ledger(file).resend(read_digest(digest).hash, recipient)
+    print(
+        f"{file}: noted as no. {entry.number}, {digest} to {recipient}; it costs nothing, and epsilon "
+        f"{entry.composed_epsilon:g} and delta {entry.composed_delta:g} are spent as before"
+    )
 
 
 def _entries(file: Path) -> "list[Entry]":

@@ -17,7 +17,9 @@ SIDE = 32
 """Height and width of the image that the encoder is tried on: that of the paper's data, padded."""
 
 BYTES = 4
-"""A digest's numbers have 32 bits with every mechanism: integer sums go as the float32 they are divided into."""
+"""A digest's numbers have 32 bits with every mechanism; only integers that very strong noise makes larger have 64."""
+
+FEWEST_CLASSES = 2
 
 
 def privacy_command(
@@ -53,6 +55,7 @@ def privacy_command(
     known_channels, known_classes = _known(experiment.data.name)
     elements = elements or _elements(experiment, channels or known_channels)
     classes = classes or known_classes
+    _check_drawable(experiment, elements, classes)
     promised = promise(experiment.privacy, experiment.digest, elements, classes)
     guess = guess_digest(experiment.digest.samples_per_digest, elements)
     statement = _statement(experiment, promised, guess, elements, classes, samples)
@@ -60,6 +63,15 @@ def privacy_command(
         print(json.dumps(statement, indent=2, allow_nan=False))
     else:
         _print(statement, promised, guess)
+
+
+def _check_drawable(experiment: "Experiment", elements: int, classes: int | None) -> None:
+    """Refuse noise that `digest make` would refuse: there is no use in a promise that cannot be kept."""
+    from feddig.privacy.mechanism import DISCRETE
+    from feddig.privacy.sound import contract_for
+
+    if experiment.privacy.mechanism in DISCRETE:
+        contract_for(experiment.privacy, experiment.digest, elements, classes or FEWEST_CLASSES)
 
 
 def _known(name: str) -> tuple[int, int | None]:
@@ -104,6 +116,7 @@ def _statement(
         "paper_epsilon": privacy.epsilon if promised.mechanism == "paper-laplace" else None,
         "record_epsilon": _finite(promised.epsilon),
         "record_epsilon_if_bound_public": _finite(promised.epsilon_if_bound_public),
+        "record_epsilon_proved": _finite(promised.epsilon_proved),
         "record_delta": promised.delta,
         "label_epsilon": promised.label_epsilon,
         "keep_probability": promised.keep_probability,
@@ -111,6 +124,7 @@ def _statement(
         "sensitivity_norm": promised.norm,
         "noise_scale": _finite(promised.noise_scale),
         "unit": promised.unit,
+        "p_crt_values": guess.values,
         "log10_p_crt_paper": guess.paper,
         "log10_p_crt_ordered": guess.ordered,
         "log10_p_crt_uniform": guess.uniform,
@@ -133,6 +147,7 @@ def _print(statement: dict[str, Any], promised: "Promise", guess: "Guess") -> No
         "paper's epsilon": statement["paper_epsilon"],
         "record epsilon": _number(promised.epsilon),
         "if bound public": _number(promised.epsilon_if_bound_public),
+        "epsilon, proved": _proved(promised),
         "record delta": _number(promised.delta),
         "label epsilon": _number(promised.label_epsilon) if promised.label_epsilon else None,
         "sensitivity": f"{_number(promised.sensitivity)} {promised.unit} ({promised.norm})",
@@ -150,6 +165,11 @@ def _print(statement: dict[str, Any], promised: "Promise", guess: "Guess") -> No
     print("\nThis holds only as far as these do:")
     for sentence in statement["assumptions"]:
         print(f"- {sentence}")
+
+
+def _proved(promised: "Promise") -> str | None:
+    """Tell what is proved, where that is more than what is promised."""
+    return None if promised.epsilon_proved == promised.epsilon else _number(promised.epsilon_proved)
 
 
 def _number(value: float) -> str:

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from feddig.privacy.assumptions import (
-    CURVE,
     ENCODER,
     FRESH,
     IF_PUBLIC,
@@ -19,12 +18,13 @@ from feddig.privacy.assumptions import (
     ONCE,
     UPDATES,
     clipped,
+    curve,
     drawn,
     labels,
     mixed,
     neighbours,
 )
-from feddig.privacy.gaussian import gaussian_epsilon, gaussian_sigma, joined
+from feddig.privacy.gaussian import concentrated_epsilon, gaussian_epsilon, gaussian_sigma, joined
 from feddig.privacy.mechanism import laplace_scale, record_epsilon_if_public
 from feddig.settings import DigestSettings, PrivacySettings
 
@@ -52,6 +52,10 @@ class Promise:
     """The part of epsilon that the labels cost."""
     keep_probability: float | None = None
     """How likely a label stays as it is; None where labels get no noise, or their number is not known."""
+    epsilon_proved: float = math.inf
+    """An epsilon that holds at the same delta without the assumption that integers behave like real numbers."""
+    random: str = ""
+    """Where mixing and noise are drawn from: system or seeded; empty where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +144,7 @@ def _paper(privacy: PrivacySettings, digest: DigestSettings, elements: int) -> P
         norm="L1",
         noise_scale=laplace_scale(1.0, privacy.epsilon, privacy.scale_size),
         unit="tau",
+        random=privacy.random,
         assumptions=(INFINITE, IN_TAU, IF_PUBLIC, mixed(digest, largest), drawn(privacy), UPDATES),
     )
 
@@ -155,6 +160,7 @@ def _nothing(privacy: PrivacySettings) -> Promise:
         norm="L1",
         noise_scale=0.0,
         unit="feature",
+        random=privacy.random,
         assumptions=(NO_NOISE, UPDATES),
     )
 
@@ -166,6 +172,9 @@ def _sound(privacy: PrivacySettings, digest: DigestSettings, elements: int, clas
     moved = largest * sensitivity(norm, privacy.clip_norm, privacy.clip_bound, elements)
     label_epsilon = privacy.label_epsilon if privacy.adjacency == "replace-one" else None
     record = privacy.epsilon + (label_epsilon or 0.0)
+    scale = gaussian_sigma(privacy.epsilon, delta, moved) if gaussian else moved / privacy.epsilon
+    features = concentrated_epsilon(delta, moved / scale) if gaussian else privacy.epsilon
+    proved = features + (label_epsilon or 0.0)
     kept = None if label_epsilon is None or classes is None else keep_probability(label_epsilon, classes)
     return Promise(
         mechanism=privacy.mechanism,
@@ -175,17 +184,19 @@ def _sound(privacy: PrivacySettings, digest: DigestSettings, elements: int, clas
         epsilon_if_bound_public=record,
         sensitivity=moved,
         norm=norm,
-        noise_scale=gaussian_sigma(privacy.epsilon, delta, moved) if gaussian else moved / privacy.epsilon,
+        noise_scale=scale,
         unit="feature",
         label_epsilon=label_epsilon or 0.0,
         keep_probability=kept,
+        epsilon_proved=proved,
+        random=privacy.random,
         assumptions=(
             neighbours(privacy),
             labels(privacy, kept),
             mixed(digest, largest, randomised=label_epsilon is not None),
             clipped(privacy),
             ENCODER,
-            *((CURVE,) if gaussian else ()),
+            *((curve(proved),) if gaussian else ()),
             drawn(privacy),
             ONCE,
             UPDATES,

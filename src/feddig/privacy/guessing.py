@@ -29,6 +29,10 @@ BLIND = "P_crt is a blind guesser's chance: one who holds candidate images, or k
 INDEPENDENT = (
     "P_crt takes a digest's elements for independent, the mixing weights for equal and the noise for absent."
 )
+EQUAL = (
+    "P_crt takes an element for one of {values} values, all equally likely: of the sum by the paper's bound and the "
+    "ordered count, of each number by the uniform count."
+)
 EXACT = (
     "P_crt counts a guess only if every element of every sample is exact and in order; taking the samples in any "
     "order adds at most log10(SpD!) to a digest's figure."
@@ -45,7 +49,13 @@ class Guess:
     uniform: float
     without_bound: str = ""
     """Why there is no bound."""
-    assumptions: tuple[str, ...] = (BLIND, INDEPENDENT, EXACT)
+    values: int = VALUES
+    """I: how many values an element may take."""
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What must be true for its numbers to hold."""
+        return BLIND, EQUAL.format(values=f"{self.values:,}"), INDEPENDENT, EXACT
 
 
 def guess_element(samples: int, values: int = VALUES) -> Guess:
@@ -58,6 +68,7 @@ def guess_element(samples: int, values: int = VALUES) -> Guess:
         ordered_count(samples, values),
         uniform_count(samples, values),
         missing,
+        values,
     )
 
 

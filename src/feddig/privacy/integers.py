@@ -1,7 +1,8 @@
 """The sound mechanism: sums of clipped integer records with integer noise.
 
 Each record goes into one sum at most, and its part in it is a function of the record alone and lies within the
-public clip. The noise is exact, and nothing but sums and facts of the contract leaves: the receiver divides.
+public clip. The noise is exact, and nothing but sums and facts of the contract leaves: the receiver divides. In a
+silo's memory a digest is as receivers have it, in float32; beyond 2^24 steps the last digits are lost after the noise.
 """
 
 import math
@@ -110,6 +111,26 @@ def release_sums(
 def received_features(sums: np.ndarray, step: float, samples_per_digest: int) -> np.ndarray:
     """Turn received integers into mixed features: the mean of a digest's records, in units of a feature."""
     return (sums * (step / samples_per_digest)).astype(np.float32)
+
+
+def sent_sums(features: np.ndarray, step: float, samples_per_digest: int) -> np.ndarray | None:
+    """Give the integers that a receiver makes exactly these mixed features of; None if there are none.
+
+    int32 where they fit, which is as many bytes as the features have, else int64.
+    """
+    sums = np.empty(features.shape, dtype=np.int64)
+    rows = max(1, AT_ONCE // max(1, math.prod(features.shape[1:])))
+    for start in range(0, len(features), rows):
+        own = features[start : start + rows]
+        with np.errstate(all="ignore"):
+            steps = own.astype(np.float64) / (step / samples_per_digest)
+        if not (np.abs(steps) < 2**62).all():
+            return None
+        sums[start : start + rows] = np.rint(steps)
+        if not np.array_equal(received_features(sums[start : start + rows], step, samples_per_digest), own):
+            return None
+    small = not sums.size or int(np.abs(sums).max()) < 2**31
+    return sums.astype(np.int32) if small else sums
 
 
 def noise_deviation(contract: Contract) -> float:

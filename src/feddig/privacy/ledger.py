@@ -15,7 +15,7 @@ or deleted together. Whoever must notice that keeps the last hash elsewhere.
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
@@ -64,6 +64,42 @@ class Ledger:
 
         A digest that was released before, to whomever, costs nothing again. When this returns, the digest may leave.
         """
+
+        def charged(entries: Sequence[Entry]) -> Entry:
+            if _earlier(entries, digest_hash) is not None:
+                return self._again(entries, digest_hash, recipient)
+            cost = check_budget(str(self.path), _charged(entries), promise, budget)
+            return _entry(entries, RELEASE, digest_hash, promise, recipient, cost.epsilon, cost.delta)
+
+        return self._note(recipient, charged)
+
+    def resend(self, digest_hash: str, recipient: str) -> Entry:
+        """Note that the same bytes go out again, to whomever; refuse a digest that was never released."""
+        if self._is_new():
+            raise FedDigError(f"{self.path}: no such ledger; `feddig digest make --ledger` begins one")
+        return self._note(recipient, lambda entries: self._again(entries, digest_hash, recipient))
+
+    def _again(self, entries: Sequence[Entry], digest_hash: str, recipient: str) -> Entry:
+        """Make the entry of a digest that was released before: it adds nothing to what was spent."""
+        earlier = _earlier(entries, digest_hash)
+        if earlier is None:
+            raise FedDigError(
+                f"{self.path}: has no release of digest {digest_hash[:12]}, so this is not known to cost nothing; "
+                "make digests with `feddig digest make --ledger`, which notes them"
+            )
+        last = entries[-1]
+        return _entry(
+            entries,
+            RESEND,
+            digest_hash,
+            earlier.promise,
+            recipient,
+            last.composed_epsilon,
+            last.composed_delta,
+        )
+
+    def _note(self, recipient: str, next_entry: Callable[[Sequence[Entry]], Entry]) -> Entry:
+        """Append the entry that follows from those that are there; nobody else writes meanwhile."""
         if not recipient or not recipient.isprintable():
             raise FedDigError(
                 f"{self.path}: the recipient {recipient!r} is not a name; give one in a few words"
@@ -76,39 +112,21 @@ class Ledger:
                 _lock(stream, alone=True)
                 stream.seek(0)
                 entries, end = self._verified(stream.readall())
-                entry = self._next(entries, digest_hash, promise, recipient, budget)
+                entry = next_entry(entries)
                 self._append(stream, end, entry)
         except OSError as error:
             raise FedDigError(
                 f"{self.path}: cannot be written ({error.strerror}), so nothing was released; put that right first"
             ) from error
         log.info(
-            "%s: %s %d of digest %s to %s", self.path, entry.kind, entry.number, digest_hash[:12], recipient
+            "%s: %s %d of digest %s to %s",
+            self.path,
+            entry.kind,
+            entry.number,
+            entry.digest[:12],
+            recipient,
         )
         return entry
-
-    def _next(
-        self, entries: Sequence[Entry], digest_hash: str, promise: Promise, recipient: str, budget: Budget
-    ) -> Entry:
-        """Make the entry that comes next."""
-        charged = _charged(entries)
-        earlier = next((entry for entry in entries if entry.digest == digest_hash), None)
-        cost = (
-            check_budget(str(self.path), charged, promise, budget)
-            if earlier is None
-            else charge(charged, budget)
-        )
-        return Entry(
-            number=len(entries) + 1,
-            time=datetime.now(UTC).isoformat(timespec="seconds"),
-            kind=RELEASE if earlier is None else RESEND,
-            recipient=recipient,
-            digest=digest_hash,
-            promise=promise if earlier is None else earlier.promise,
-            composed_epsilon=cost.epsilon,
-            composed_delta=cost.delta,
-            previous=_last(entries),
-        )
 
     def _append(self, stream: FileIO, end: int, entry: Entry) -> None:
         line = entry.line
@@ -192,6 +210,33 @@ class Ledger:
         else:
             fault = f"line {found[0]} is not the last entry that {self.head_path.name} names"
         raise FileFormatError(f"{self.path}: {fault}; {RESTORE}")
+
+
+def _entry(
+    entries: Sequence[Entry],
+    kind: str,
+    digest_hash: str,
+    promise: Promise,
+    recipient: str,
+    epsilon: float,
+    delta: float,
+) -> Entry:
+    """Make the entry that comes next; all releases with it cost epsilon and delta."""
+    return Entry(
+        number=len(entries) + 1,
+        time=datetime.now(UTC).isoformat(timespec="seconds"),
+        kind=kind,
+        recipient=recipient,
+        digest=digest_hash,
+        promise=promise,
+        composed_epsilon=epsilon,
+        composed_delta=delta,
+        previous=_last(entries),
+    )
+
+
+def _earlier(entries: Sequence[Entry], digest_hash: str) -> Entry | None:
+    return next((entry for entry in entries if entry.digest == digest_hash), None)
 
 
 def _last(entries: Sequence[Entry]) -> str:

@@ -75,6 +75,8 @@ class Entry:
             "sensitivity_norm": promise.norm,
             "noise_scale": _spelt(promise.noise_scale),
             "unit": promise.unit,
+            # of an entry that was made before this was noted, it is not known
+            **({"random": promise.random} if promise.random else {}),
             "composed_epsilon": _spelt(self.composed_epsilon),
             "composed_delta": _spelt(self.composed_delta),
             "previous": self.previous,
@@ -158,6 +160,7 @@ def _promise(found: dict[str, Any]) -> Promise:
         unit=str(found["unit"]),
         assumptions=(),
         label_epsilon=_number(found["label_epsilon"]),
+        random=str(found.get("random", "")),
     )
 
 

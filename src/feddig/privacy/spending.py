@@ -76,8 +76,8 @@ def _remedy(spent: Sequence[Promise], coming: Promise) -> str:
             "record nothing: keep to one adjacency"
         )
     return (
-        "send the digest that was released before, which costs nothing, lower privacy.epsilon or privacy.delta, or "
-        "raise privacy.budget_epsilon or privacy.budget_delta"
+        "send the digest that was released before, which costs nothing (`feddig ledger resend`), lower "
+        "privacy.epsilon or privacy.delta, or raise privacy.budget_epsilon or privacy.budget_delta"
     )
 
 

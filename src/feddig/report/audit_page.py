@@ -12,11 +12,10 @@ from feddig.report.run_sections import copied
 
 WARNING = "This page shows members’ own images. Keep it at the silo."
 FIGURES = "All figures were computed from members; no epsilon covers this report."
-CAPTIONS = {
-    "membership": "Members found against strangers taken for members.",
-    "inversion": "A row is a digest: its members, and what each attack recovered from it.",
-}
-"""By the check that a picture belongs to: what it shows."""
+MEMBERSHIP = "Members found against strangers taken for members."
+RECOVERED = "A row is a digest: its members, and what each attack recovered from it."
+GUIDANCE = " Guidance is what the moderator paints from it."
+LEARNT = " It was learnt here, from these digests alone; that of a federation may show more."
 NO_CHARTS: Mapping[str, Any] = {"groups": [], "runs": []}
 
 
@@ -31,7 +30,7 @@ def audit_page(report: Mapping[str, Any], pictures: Mapping[str, bytes]) -> str:
         f'<section class="scenario"><p class="eyebrow">Audit of the digests of silo {escape(silo)}</p>'
         f'<h1 class="{colour_of(light)}">{_title(light, checks)}</h1><p class="lede">{escape(report["meaning"])}</p>'
         f"{warning}<p>Attacked: {escape(report['attacked'])}. {FIGURES}</p>{_overview(checks)}</section>"
-        + "".join(_section(check, pictures.get(check["name"])) for check in checks)
+        + "".join(_section(check, _picture_of(check["name"], report, pictures)) for check in checks)
         + _bound(report)
         + _repeat(report)
     )
@@ -54,7 +53,20 @@ def _overview(checks: Sequence[Mapping[str, Any]]) -> str:
     return f'<nav aria-label="checks"><ul class="plain">{"".join(lines)}</ul></nav>'
 
 
-def _section(check: Mapping[str, Any], picture: bytes | None) -> str:
+def _picture_of(check: str, report: Mapping[str, Any], pictures: Mapping[str, bytes]) -> str:
+    """Give the picture that belongs to a check, if there is one, with a line on what it shows."""
+    if check not in pictures:
+        return ""
+    shown = [str(name) for name in report.get("pictured", [])]
+    guided, learnt = (
+        any(name.startswith("guidance") for name in shown),
+        any(name.endswith("learnt here") for name in shown),
+    )
+    recovered = RECOVERED + GUIDANCE * guided + LEARNT * learnt
+    return _picture(pictures[check], {"membership": MEMBERSHIP, "inversion": recovered}.get(check, check))
+
+
+def _section(check: Mapping[str, Any], picture: str) -> str:
     beyond = check["beyond_chance"]
     tested = sum(each["p_value"] is not None for each in check["figures"])
     verdict = ""
@@ -66,7 +78,7 @@ def _section(check: Mapping[str, Any], picture: bytes | None) -> str:
         f'<section id="{escape(name)}" class="check" data-light="{colour_of(check["light"])}">'
         f"<h2>{check['number']}. {escape(check['title'])} {show_light(check['light'])}</h2>"
         f"<p>{escape(check['sentence'])}</p>{verdict}{figures_table(name, check['figures'], beyond)}"
-        f"{'' if picture is None else _picture(picture, CAPTIONS.get(name, name))}"
+        f"{picture}"
         f"{_folded('Details', check['details'])}{_folded('Limits', check['limits'])}</section>"
     )
 

@@ -1,5 +1,6 @@
 """Guidance pictures, one for each class, drawn from a results folder without torch."""
 
+import json
 from base64 import b64encode
 from collections.abc import Mapping
 from contextlib import suppress
@@ -120,10 +121,19 @@ def read_digests(folder: Path) -> list[tuple[np.ndarray, np.ndarray]]:
     """Read features and soft labels of each silo's digest; a damaged one is left out: the others show something."""
     found = []
     for file in sorted(folder.glob("silo-*.safetensors")):
-        with suppress(FileFormatError, KeyError):
-            tensors, _ = read_tensors(file, "digest")
-            found.append((tensors["features"], tensors["labels"]))
+        with suppress(FileFormatError, KeyError, ValueError, TypeError):
+            tensors, head = read_tensors(file, "digest")
+            found.append((_divided(tensors["features"], head), tensors["labels"]))
     return found
+
+
+def _divided(features: np.ndarray, head: Mapping[str, str]) -> np.ndarray:
+    """Turn the integer sums that a discrete mechanism sends into means, as every receiver does."""
+    if features.dtype.kind != "i":
+        return features
+    facts = json.loads(head["facts"])
+    means: np.ndarray = features * (float(facts["step"]) / int(facts["samples_per_digest"]))
+    return means.astype(np.float32)
 
 
 def _paint(file: Path, features: np.ndarray) -> np.ndarray | None:

@@ -11,9 +11,6 @@ from torch import Tensor
 
 from feddig.privacy.attacks.intervals import LEVEL, Estimate, mean_estimate
 
-ROUNDINGS = 4
-"""Roundings of the released type that a multiple of the step may have been through."""
-
 
 @dataclass(frozen=True)
 class Lattice:
@@ -45,16 +42,21 @@ class NoiseScale:
 
 
 def check_lattice(released: Tensor, step: float) -> Lattice:
-    """Hold released numbers against the whole multiples of a public step."""
-    steps = released.double().flatten() / step
-    distances = (steps - steps.round()).abs()
-    slack = steps.abs() * torch.finfo(released.dtype).eps * ROUNDINGS
-    blurred = slack > 0.25
+    """Hold released numbers against the whole multiples of a public step, each rounded to their type and to no other.
+
+    Up to 2^22 steps float32 has places between the multiples, so that a number can fail to be one.
+    """
+    numbers = released.flatten()
+    steps = numbers.double() / step
+    whole = steps.round()
+    size = numbers.abs()
+    spacing = (torch.nextafter(size, torch.full_like(size, torch.inf)) - size).double()
+    blurred = spacing > step / 2
     return Lattice(
-        numbers=steps.numel(),
-        off=int(((distances > slack) & ~blurred).sum()),
+        numbers=numbers.numel(),
+        off=int((((whole * step).to(numbers.dtype) != numbers) & ~blurred).sum()),
         undecided=int(blurred.sum()),
-        worst=float(distances.max()),
+        worst=float((steps - whole).abs().max()),
     )
 
 

@@ -56,6 +56,7 @@ def check_accountant(digest: Digest, limits: Limits) -> Finding:
             "claimed_epsilon": claim,
             "record_epsilon": promise.epsilon,
             "record_epsilon_if_bound_public": promise.epsilon_if_bound_public,
+            "record_epsilon_proved": promise.epsilon_proved,
             "record_delta": promise.delta,
             "label_epsilon": promise.label_epsilon,
             "adjacency": promise.adjacency,

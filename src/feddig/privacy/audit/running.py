@@ -2,7 +2,7 @@
 
 import json
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from feddig._version import __version__
+from feddig.denoising import denoise
 from feddig.files import FORMAT_VERSION, content_hash
 from feddig.privacy.audit.accountant import check_accountant
 from feddig.privacy.audit.canary import check_canaries
@@ -53,9 +54,17 @@ class Audit:
 
 
 def run_audit(
-    subject: Subject, limits: Limits, *, names: dict[str, str], guidance: nn.Module | None = None, say: Say
+    subject: Subject,
+    limits: Limits,
+    *,
+    names: dict[str, str],
+    guidance: Mapping[str, nn.Module] | None = None,
+    say: Say,
 ) -> Audit:
-    """Make the seven checks; `names` says what a user called the inputs, `say` hears what is going on."""
+    """Make the seven checks; `names` says what a user called the inputs, `say` hears what is going on.
+
+    Guidance producers, by a name that says where each is from, paint for the pictures alone and decide nothing.
+    """
     findings: list[Finding] = []
     say("1 of 7, accountant")
     findings.append(check_accountant(subject.file, limits))
@@ -77,7 +86,9 @@ def run_audit(
     say("7 of 7, lattice")
     findings.append(check_numbers(subject, limits))
     return Audit(
-        _report(subject, limits, findings, names), curves, _pictures(subject, unmixed, painted, guidance)
+        _report(subject, limits, findings, names),
+        curves,
+        _pictures(subject, unmixed, painted, guidance or {}),
     )
 
 
@@ -144,7 +155,7 @@ def _fingerprint(source: ImageSource) -> str:
 
 @torch.no_grad()
 def _pictures(
-    subject: Subject, unmixed: Unmixed | None, painted: Painted, guidance: nn.Module | None
+    subject: Subject, unmixed: Unmixed | None, painted: Painted, guidance: Mapping[str, nn.Module]
 ) -> dict[str, np.ndarray]:
     """Lay members beside what each attack made of the same digest."""
     count = min(SHOWN, *(len(images) for images in painted.images.values()))
@@ -159,9 +170,17 @@ def _pictures(
         images["found by unmixing"] = images_of(unmixed.pool, found[:, :SHOWN_MEMBERS], subject)
     for name, recovered in painted.images.items():
         images[name] = recovered[:count, None]
-    if guidance is not None:
-        images["guidance"] = guidance(subject.digest.features[:count])[:, None]
+    for name, producer in guidance.items():
+        images[name] = producer(_as_moderated(subject, count))[:, None]
     return {name: each.clamp(0, 1).numpy() for name, each in images.items()}
+
+
+def _as_moderated(subject: Subject, count: int) -> Tensor:
+    """Give the first attacked digests as a moderator sees them, who takes noise off where its level is public."""
+    whole = subject.whole
+    # no record is in two digests, so the first one names its digest
+    rows = [int((whole.groups[:, 0] == first).nonzero()) for first in subject.groups[:count, 0]]
+    return denoise([whole.digest], whole.digest.features)[rows]
 
 
 def _beside_truth(found: Tensor, truth: Tensor) -> Tensor:
