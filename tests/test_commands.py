@@ -86,6 +86,7 @@ BENCHMARKS = {
     "digest_making": "--images 400 --repeats 1 --device cpu",
     "encoder_scale": "--rounds 2 --scales 4",
     "first_results": "--rounds 2 --algorithms fedavg,feddig",
+    "first_weights": "--rounds 1 --images 400 --seeds 0",
     "noise_aware": "--epsilons 8 --spd 16 --mixings within-class",
     "paper_round": "--images 400 --repeats 1 --device cpu --only fedavg",
     "peers": "--peers plain,feddig --images 40 --rounds 2",
