@@ -64,7 +64,7 @@ def tell(seed: int, options: argparse.Namespace) -> dict[str, Any]:
         summary = run(experiment, out, device="cpu", networks=networks)
         digest = ResultsFolder(out).kept_digest(1)
         assert digest is not None
-        after = load_guidance(out / "guidance.safetensors", digest, (1, 32, 32))
+        after = load_guidance(out / "guidance.safetensors", digest.features.shape[1:], (1, 32, 32))
     first, last = (nn.utils.parameters_to_vector(each.parameters()).detach() for each in (before, after))
     with torch.no_grad():
         bright = [float(each(digest.features[:SHOWN]).mean()) for each in (before, after)]

@@ -8,11 +8,16 @@ Writes OUT/*.png, and OUT/figures.json with every figure that is quoted. Without
 joint updates on few images (`digests-only`), which two cores do in minutes; with it from whole runs of the method,
 300 rounds on all images, silos leaving one after the other. `--figures` chooses among noise, inverse, guidance,
 weights. Noise is the paper's, at its two epsilons.
+
+A guidance producer that is trained is kept as WORK/*.safetensors and used again. `--train` trains those of some sets
+and draws nothing, so that one machine can train and another draw.
 """
 
 import argparse
 import json
 import logging
+import shutil
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +34,9 @@ from torch import Tensor, nn
 from feddig.audit_data import load_guidance
 from feddig.data.datasets import load_dataset
 from feddig.device import describe_device
-from feddig.digest import Digest, mix_groups
+from feddig.digest import mix_groups
 from feddig.experiment_file import experiment_from_table
-from feddig.files import write_atomically
+from feddig.files import read_tensors, write_atomically, write_tensors
 from feddig.models.encoder import load_encoder
 from feddig.models.encoder_making import generate_images
 from feddig.models.mobilenet_weights import import_mobilenet
@@ -44,8 +49,19 @@ from feddig.seeds import seeded_uniforms
 
 EPSILONS = (0.005, 0.0005)
 PAIRS = ((1.0, 0.0), (0.9, 0.1), (0.7, 0.3), (0.5, 0.5), (0.3, 0.7), (0.1, 0.9), (0.0, 1.0))
+CASES = (
+    ("emnist-byclass", 1, "random"),
+    ("emnist-byclass", 2, "random"),
+    ("emnist-byclass", 4, "random"),
+    ("emnist-byclass", 8, "random"),
+    ("fashion-mnist", 4, "random"),
+    ("cifar10", 4, "random"),
+    ("emnist-byclass", 4, "within-class"),
+)
+"""Data set, SpD and mixing of each guidance producer."""
 SHOWN = 8
 COLOUR = {"cifar10"}
+CODE = (4, 8, 8)
 Row = tuple[str, Tensor]
 
 
@@ -79,6 +95,7 @@ def main() -> None:
     for name in ("emnist", "fashion", "cifar", "mobilenet"):
         parser.add_argument(f"--{name}", type=Path)
     parser.add_argument("--figures", default=",".join(FIGURES))
+    parser.add_argument("--train", default="", help="only train guidance producers, for these data sets")
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--images", type=int, default=4000, help="training images, without --full")
@@ -91,9 +108,13 @@ def main() -> None:
     options.rounds = options.rounds or (300 if options.full else 1)
     for name in ("feddig", "matplotlib"):
         logging.getLogger(name).setLevel(logging.WARNING if name == "feddig" else logging.ERROR)
+    if options.train:
+        train_producers(options)
+        return
     file = options.out / "figures.json"
     told = json.loads(file.read_text()) if file.exists() else {"format_version": 1}
-    size = {key: getattr(options, key) for key in ("full", "images", "rounds", "joint_steps", "steps")}
+    keys = ("full", "images", "rounds", "joint_steps", "steps")
+    size = {key: getattr(options, key) for key in keys}
     for name in options.figures.split(","):
         work = Work(
             options, {"size": size, "device": describe_device(torch.device(options.device)), "seed": 0}
@@ -172,17 +193,15 @@ def draw_inverse(work: Work) -> None:
 
 def draw_guidance(work: Work) -> None:
     """Show what the moderator's P_G paints from digests, by SpD, data set, epsilon and mixing."""
-    cases = [("emnist-byclass", spd, "random") for spd in (1, 2, 4, 8)]
-    cases += [("fashion-mnist", 4, "random"), ("cifar10", 4, "random"), ("emnist-byclass", 4, "within-class")]
     grids: dict[str, list[Row]] = {}
-    for name, spd, mixing in cases:
+    for name, spd, mixing in CASES:
         source, rows = work.source(name), grids.setdefault(name, [])
         chosen = mix_groups(source.labels, spd, mixing, seeded_uniforms(0, "shown"))
         chosen = chosen[torch.linspace(0, len(chosen) - 1, SHOWN).long()]
         members = [("mixed", source.images(chosen[:, place])) for place in range(min(spd, 4))]
         rows += members if mixing == "within-class" or spd == 4 or spd == 1 else members[:1]
         for epsilon in EPSILONS:
-            producer, accuracy = _producer(work, name, spd, mixing, epsilon)
+            producer, accuracy = _producer(work.options, name, spd, mixing, epsilon)
             features = _features(source)[chosen]
             mixed = _digest_of(features, spd, epsilon, 10_000 if name in COLOUR else 20_000)
             with torch.no_grad():
@@ -203,7 +222,7 @@ def draw_weights(work: Work) -> None:
     features, pairs = _features(source), torch.arange(2 * SHOWN).view(2, SHOWN)
     rows: list[Row] = [("first", source.images(pairs[0]))]
     for epsilon in EPSILONS:
-        producer, _ = _producer(work, "emnist-byclass", 2, "random", epsilon)
+        producer, _ = _producer(work.options, "emnist-byclass", 2, "random", epsilon)
         for weights in PAIRS:
             mixed = sum(weight * features[row] for weight, row in zip(weights, pairs, strict=True))
             with torch.no_grad():
@@ -221,9 +240,32 @@ def draw_weights(work: Work) -> None:
 FIGURES = {"noise": draw_noise, "inverse": draw_inverse, "guidance": draw_guidance, "weights": draw_weights}
 
 
-def _producer(work: Work, name: str, spd: int, mixing: str, epsilon: float) -> tuple[nn.Module, float]:
-    """Train P_G under these settings, or take it from a run that is there; give the run's last accuracy too."""
-    options = work.options
+def train_producers(options: argparse.Namespace) -> None:
+    """Train the guidance producers of the chosen data sets that are still missing."""
+    for name, spd, mixing in CASES:
+        for epsilon in EPSILONS if name in options.train.split(",") else ():
+            began = time.perf_counter()
+            _, accuracy = _producer(options, name, spd, mixing, epsilon)
+            print(name, spd, mixing, epsilon, accuracy, f"{time.perf_counter() - began:.0f} s", flush=True)
+
+
+def _producer(
+    options: argparse.Namespace, name: str, spd: int, mixing: str, epsilon: float
+) -> tuple[nn.Module, float]:
+    """Train P_G under these settings, or take the one that is kept; give its run's last accuracy too."""
+    folder = options.work / f"{name}-{spd}-{mixing}-{epsilon:g}-{options.rounds}-{options.full}"
+    kept = folder.with_name(f"{folder.name}.safetensors")
+    if not kept.exists():
+        _train(options, folder, kept, name, spd, mixing, epsilon)
+    _, facts = read_tensors(kept, "guidance")
+    image = (3, 32, 32) if name in COLOUR else (1, 32, 32)
+    return load_guidance(kept, CODE, image), float(facts["accuracy"])
+
+
+def _train(
+    options: argparse.Namespace, folder: Path, kept: Path, name: str, spd: int, mixing: str, epsilon: float
+) -> None:
+    """Run the method, or go on with a run that was cut off; of what it leaves keep P_G."""
     folders = {"emnist-byclass": options.emnist, "fashion-mnist": options.fashion, "cifar10": options.cifar}
     table = {
         "data": {"name": name, "limit": 0 if options.full else options.images},
@@ -236,19 +278,14 @@ def _producer(work: Work, name: str, spd: int, mixing: str, epsilon: float) -> t
     if not options.full:  # few rounds learn little at the paper's rate
         table["training"] |= {"lr": 0.01, "batch": 64}
         table |= {"moderator": {"joint_steps": options.joint_steps}, "model": {"classifier": "small"}}
-    folder = ResultsFolder(
-        options.work / f"{name}-{spd}-{mixing}-{epsilon:g}-{options.rounds}-{options.full}"
-    )
-    if folder.started:
-        summary = resume(folder.path, device=options.device)
+    if ResultsFolder(folder).started:
+        summary = resume(folder, device=options.device)
     else:
-        experiment = experiment_from_table(table).located(folders[name])
-        summary = run(experiment, folder.path, device=options.device)
-    digest = folder.kept_digest(0)
-    assert isinstance(digest, Digest)
-    channels = 3 if name in COLOUR else 1
-    producer = load_guidance(folder.path / "guidance.safetensors", digest, (channels, 32, 32))
-    return producer, float(summary["accuracy"]["final"])
+        summary = run(experiment_from_table(table).located(folders[name]), folder, device=options.device)
+    weights, _ = read_tensors(folder / "guidance.safetensors", "guidance")
+    facts = {"accuracy": str(summary["accuracy"]["final"]), "device": summary["device"]}
+    write_tensors(kept, "guidance", weights, facts)
+    shutil.rmtree(folder)  # its digests take more room than a small disk has
 
 
 def _features(source: ImageSource) -> Tensor:

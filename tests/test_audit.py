@@ -488,10 +488,10 @@ def test_guidance_is_loaded_from_a_runs_file(bench: Bench, tmp_path: Path) -> No
     network = build_guidance("deconvolution", (4, 8, 8), (1, 32, 32))
     arrays = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
     write_tensors(tmp_path / "guidance.safetensors", "guidance", arrays, {})
-    loaded = load_guidance(tmp_path / "guidance.safetensors", digest, (1, 32, 32))
+    loaded = load_guidance(tmp_path / "guidance.safetensors", digest.features.shape[1:], (1, 32, 32))
     torch.testing.assert_close(loaded(digest.features), network(digest.features))
     with pytest.raises(FedDigError, match="another network"):
-        load_guidance(tmp_path / "guidance.safetensors", digest, (3, 32, 32))
+        load_guidance(tmp_path / "guidance.safetensors", digest.features.shape[1:], (3, 32, 32))
 
 
 # the command and the page

@@ -120,11 +120,11 @@ def find_place(option: str, place: str, data_dir: Path | None) -> tuple[str, Pat
     )
 
 
-def load_guidance(path: Path, digest: Digest, image_shape: tuple[int, int, int]) -> nn.Module:
+def load_guidance(path: Path, code_shape: Sequence[int], image_shape: tuple[int, int, int]) -> nn.Module:
     """Load guidance.safetensors of a results folder; only the guidance producer that FedDig builds itself."""
     arrays, _ = read_tensors(path, "guidance")
     with torch.random.fork_rng(devices=[]):
-        network = build_guidance("deconvolution", tuple(digest.features.shape[1:]), image_shape)
+        network = build_guidance("deconvolution", tuple(code_shape), image_shape)
     try:
         network.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
     except RuntimeError:

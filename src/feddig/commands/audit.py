@@ -106,7 +106,9 @@ def audit_command(
         seed=seed,
     )
     shape = image_shape(inputs.members)
-    producers = {} if guidance is None else {"guidance": load_guidance(guidance, digest, shape)}
+    producers = (
+        {} if guidance is None else {"guidance": load_guidance(guidance, digest.features.shape[1:], shape)}
+    )
     subject = prepare_subject(
         digest,
         inputs.members,
