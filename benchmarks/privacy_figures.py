@@ -39,13 +39,14 @@ from feddig.experiment_file import experiment_from_table
 from feddig.files import read_tensors, write_atomically, write_tensors
 from feddig.models.encoder import load_encoder
 from feddig.models.encoder_making import generate_images
+from feddig.models.guidance import build_guidance
 from feddig.models.mobilenet_weights import import_mobilenet
 from feddig.privacy.attacks.inversion import paint, train_pseudo_inverse
 from feddig.privacy.attacks.similarity import psnr, ssim
 from feddig.record import ResultsFolder
 from feddig.running import resume, run
 from feddig.samples import ImageSource
-from feddig.seeds import seeded_uniforms
+from feddig.seeds import derive, seeded_uniforms
 
 EPSILONS = (0.005, 0.0005)
 PAIRS = ((1.0, 0.0), (0.9, 0.1), (0.7, 0.3), (0.5, 0.5), (0.3, 0.7), (0.1, 0.9), (0.0, 1.0))
@@ -201,14 +202,16 @@ def draw_guidance(work: Work) -> None:
         members = [("mixed", source.images(chosen[:, place])) for place in range(min(spd, 4))]
         rows += members if mixing == "within-class" or spd == 4 or spd == 1 else members[:1]
         for epsilon in EPSILONS:
-            producer, accuracy = _producer(work.options, name, spd, mixing, epsilon)
+            producer, facts = _producer(work.options, name, spd, mixing, epsilon)
             features = _features(source)[chosen]
             mixed = _digest_of(features, spd, epsilon, 10_000 if name in COLOUR else 20_000)
             with torch.no_grad():
                 painted = producer(mixed)
             key = f"{name}, SpD {spd}, {mixing}, epsilon {epsilon:g}"
             likeness = max(float(ssim(painted, images).mean()) for _, images in members)
-            work.told[key] = {"ssim_to_likest_place": likeness, "accuracy": accuracy}
+            # 0: every digest gives the same picture
+            spread = float(painted.std(0).mean())
+            work.told[key] = {"ssim_to_likest_place": likeness, "spread_between_digests": spread, **facts}
             rows.append(
                 (f"SpD {spd}, {epsilon:g}" + ("\nwithin class" if mixing != "random" else ""), painted)
             )
@@ -245,21 +248,40 @@ def train_producers(options: argparse.Namespace) -> None:
     for name, spd, mixing in CASES:
         for epsilon in EPSILONS if name in options.train.split(",") else ():
             began = time.perf_counter()
-            _, accuracy = _producer(options, name, spd, mixing, epsilon)
-            print(name, spd, mixing, epsilon, accuracy, f"{time.perf_counter() - began:.0f} s", flush=True)
+            _, facts = _producer(options, name, spd, mixing, epsilon)
+            print(
+                name,
+                spd,
+                mixing,
+                epsilon,
+                facts["accuracy"],
+                f"{time.perf_counter() - began:.0f} s",
+                flush=True,
+            )
 
 
 def _producer(
     options: argparse.Namespace, name: str, spd: int, mixing: str, epsilon: float
-) -> tuple[nn.Module, float]:
-    """Train P_G under these settings, or take the one that is kept; give its run's last accuracy too."""
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Train P_G under these settings, or take the one that is kept; tell its run's last accuracy and device."""
     folder = options.work / f"{name}-{spd}-{mixing}-{epsilon:g}-{options.rounds}-{options.full}"
     kept = folder.with_name(f"{folder.name}.safetensors")
     if not kept.exists():
         _train(options, folder, kept, name, spd, mixing, epsilon)
     _, facts = read_tensors(kept, "guidance")
     image = (3, 32, 32) if name in COLOUR else (1, 32, 32)
-    return load_guidance(kept, CODE, image), float(facts["accuracy"])
+    producer = load_guidance(kept, CODE, image)
+    told = {"accuracy": float(facts["accuracy"]), "trained_on": facts["device"]}
+    return producer, told | {"moved_share": _moved(producer, image)}
+
+
+def _moved(producer: nn.Module, image: tuple[int, int, int]) -> float:
+    """Tell how far training took P_G from its first weights, as a share of their length."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(0, "initial weights", "guidance"))
+        drawn = build_guidance("deconvolution", CODE, image)
+    first, last = (nn.utils.parameters_to_vector(each.parameters()) for each in (drawn, producer))
+    return float((last - first).norm() / first.norm())
 
 
 def _train(
