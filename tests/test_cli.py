@@ -775,7 +775,7 @@ def test_privacy_of_the_sound_mechanism(give: Give) -> None:
     assert found["noise_scale"] == pytest.approx(0.6529353844 * found["sensitivity"])
     assert found["record_epsilon_proved"] == 8.0
     assert round(found["record_epsilon_concentrated"], 4) == 8.5219
-    assert "epsilon, proved    8.52192" in give("privacy", *SOUND).out.splitlines()
+    assert "by published bound epsilon 8.52192 at the same delta" in give("privacy", *SOUND).out.splitlines()
     other = ["--set", "privacy.adjacency=replace-one", "--set", "privacy.label_epsilon=2"]
     found = json.loads(give("privacy", *SOUND, *other, "--json").out)
     assert (found["record_epsilon"], found["adjacency"]) == (10.0, "replace-one")

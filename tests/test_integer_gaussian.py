@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -146,3 +147,25 @@ def test_more_numbers_than_are_proved_are_refused() -> None:
     contract_for(privacy, DigestSettings(), MOST_ELEMENTS, 10)
     with pytest.raises(SettingError, match=r"^digest\.encoder: makes 1,048,577 numbers .* choose another"):
         contract_for(privacy, DigestSettings(), MOST_ELEMENTS + 1, 10)
+
+
+def test_the_pages_table_of_what_a_proof_costs() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "privacy.md").read_text(encoding="utf-8")
+    rows: list[list[str]] = [[], [], []]
+    for epsilon in (1.0, 2.0, 4.0, 8.0, 32.0):
+        real = gaussian_sigma(epsilon, 1e-6)
+        # on a grid of one step only concentrated privacy is left
+        published = integer_sigma(epsilon, 1e-6, 1.0, 256)
+        rows[0].append(f"{real:.4f}")
+        rows[1].append(f"{integer_sigma(epsilon, 1e-6, STEPS, 256) / real - 1:.0e}")
+        rows[2].append(f"{(published / real - 1) * 100:.1f} %")
+    for title, row in zip(
+        (
+            "sigma for real numbers, in sensitivities",
+            "more of it for this proof",
+            "more of it for concentrated differential privacy",
+        ),
+        rows,
+        strict=True,
+    ):
+        assert f"| {title} | {' | '.join(row)} |" in page
