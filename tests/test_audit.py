@@ -160,7 +160,10 @@ def test_sound_noise_at_epsilon_1_leaves_nothing_beyond_chance_but_labels(bench:
     assert round(accountant["details"]["record_epsilon_concentrated"], 4) == 1.0779
     assert accountant["light"] == "red", "it is seeded, which nobody may send"
     drawn = replace(digest, facts={**digest.facts, "random": "system"})
-    assert check_accountant(drawn, Limits()).least == "green"
+    sound = check_accountant(drawn, Limits())
+    assert sound.least == "green"
+    assert "come from a seed" in accountant["sentence"]
+    assert "come from the system's entropy" in sound.sentence
 
 
 def test_the_same_audit_notices_what_epsilon_32_leaves(bench: Bench) -> None:

@@ -802,6 +802,20 @@ def test_privacy_is_told_in_words_with_every_assumption(give: Give) -> None:
         assert f"- {sentence}" in said.out
 
 
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [("system", "from the system's entropy"), ("seeded", "from a seed, for simulation only")],
+)
+@pytest.mark.parametrize("mechanism", ["none", "paper-laplace", "discrete-gaussian"])
+def test_privacy_says_where_the_randomness_comes_from(
+    mechanism: str, source: str, words: str, give: Give
+) -> None:
+    keys = SOUND if mechanism == "discrete-gaussian" else ["--set", f"privacy.mechanism={mechanism}"]
+    asked = [*keys, "--set", f"privacy.random={source}"]
+    assert f"randomness         {words}" in give("privacy", *asked).out.splitlines()
+    assert json.loads(give("privacy", *asked, "--json").out)["random"] == source
+
+
 def test_privacy_needs_no_data_and_says_what_it_does_not_know(give: Give) -> None:
     missing = ["--set", "data.name=npz", "--set", "data.path=nowhere.npz"]
     found = json.loads(give("privacy", *missing, "--samples", 100, "--json").out)

@@ -21,6 +21,8 @@ BYTES = 4
 
 FEWEST_CLASSES = 2
 
+SOURCES = {"system": "from the system's entropy", "seeded": "from a seed, for simulation only"}
+
 
 def privacy_command(
     file: ExperimentFile = None,
@@ -145,6 +147,7 @@ def _finite(value: float) -> float | str:
 def _print(statement: dict[str, Any], promised: "Promise", guess: "Guess") -> None:
     said = {
         "mechanism": f"{promised.mechanism}, adjacency {promised.adjacency}",
+        "randomness": SOURCES[statement["random"]],
         "digest": f"{statement['elements']:,} numbers, SpD {statement['samples_per_digest']}",
         "paper's epsilon": statement["paper_epsilon"],
         "record epsilon": _number(promised.epsilon),
