@@ -96,7 +96,8 @@ class Bench:
 
     def audit(self, digest: Digest, *, mixing_seed: int | None = None) -> Audit:
         subject = self.subject(digest, mixing_seed=mixing_seed)
-        return run_audit(subject, Limits(), names={}, say=lambda text: None)
+        self.heard: list[str] = []
+        return run_audit(subject, Limits(), names={}, say=self.heard.append)
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +155,14 @@ def test_sound_noise_at_epsilon_1_leaves_nothing_beyond_chance_but_labels(bench:
     assert {found[name] for name in ("canaries", "membership", "unmixing", "inversion", "lattice")} == {
         "green"
     }
+    assert "takes labels as public" in next(
+        check["sentence"] for check in audit.report["checks"] if check["name"] == "labels"
+    )
+    # whoever waits is told how far it is
+    assert [text for text in bench.heard if text.count(" ") == 3] == [
+        f"{number} of 7, {name}" for number, name in enumerate(found, 1)
+    ]
+    assert any(text.startswith("4 of 7, unmixing 50 of ") for text in bench.heard)
     accountant = audit.report["checks"][0]
     assert accountant["details"]["record_epsilon"] == accountant["details"]["claimed_epsilon"] == 1
     assert accountant["details"]["record_epsilon_proved"] == 1
