@@ -245,7 +245,7 @@ def test_a_label_is_surely_kept_at_an_epsilon_beyond_all_bounds() -> None:
         ({"random": "system"}, "system's entropy"),
         ({}, "updates in every round are not covered"),
         ({}, "released once"),
-        ({}, "proved for integer noise in any number of elements"),
+        ({}, "proved for integer noise on all elements together"),
     ],
 )
 def test_a_promise_tells_what_it_rests_on(keys: dict[str, object], sentence: str) -> None:

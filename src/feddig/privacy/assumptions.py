@@ -24,7 +24,7 @@ IF_PUBLIC = (
 def curve(concentrated: float) -> str:
     """Say how well the epsilon of Gaussian noise is founded."""
     return (
-        "Epsilon and delta are proved for integer noise in any number of elements, from the exact curve of Gaussian "
+        "Epsilon and delta are proved for integer noise on all elements together, from the exact curve of Gaussian "
         "noise and Poisson's summation formula; who trusts published bounds alone (concentrated differential privacy) "
         f"takes epsilon {concentrated:.4g} at the same delta."
     )
