@@ -124,7 +124,7 @@ def test_sigma_and_epsilon_are_inverses(epsilon: float, delta: float) -> None:
 
 @pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-12])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0, 100.0])
-def test_what_is_proved_for_integers_is_the_least_of_its_bounds(epsilon: float, delta: float) -> None:
+def test_what_concentrated_privacy_proves_is_the_least_of_its_bounds(epsilon: float, delta: float) -> None:
     ratio = 1 / gaussian_sigma(epsilon, delta)
     proved = concentrated_epsilon(delta, ratio)
     # by definition: delta of an order, for the epsilon that was found
@@ -136,18 +136,18 @@ def test_what_is_proved_for_integers_is_the_least_of_its_bounds(epsilon: float, 
     assert epsilon < proved < 1.25 * epsilon
 
 
-def test_what_is_proved_stands_beside_what_is_promised() -> None:
+def test_what_published_bounds_prove_stands_beside_what_is_promised() -> None:
     gaussian, laplace = (
         sound("discrete-gaussian", epsilon=8.0, delta=1e-6),
         sound("discrete-laplace", epsilon=8.0),
     )
     assert gaussian.epsilon == 8
-    assert round(gaussian.epsilon_proved, 4) == 8.5219
+    assert round(gaussian.epsilon_concentrated, 4) == 8.5219
     assert "epsilon 8.522" in " ".join(gaussian.assumptions)
-    assert laplace.epsilon_proved == laplace.epsilon == 8
-    assert promise(PrivacySettings(), DigestSettings(), 256).epsilon_proved == math.inf
+    assert laplace.epsilon_concentrated == laplace.epsilon == 8
+    assert promise(PrivacySettings(), DigestSettings(), 256).epsilon_concentrated == math.inf
     both = sound("discrete-gaussian", epsilon=8.0, delta=1e-6, adjacency="replace-one", label_epsilon=2.0)
-    assert both.epsilon_proved == gaussian.epsilon_proved + 2
+    assert both.epsilon_concentrated == gaussian.epsilon_concentrated + 2
 
 
 def test_enough_noise_costs_no_epsilon_at_all() -> None:
@@ -245,7 +245,7 @@ def test_a_label_is_surely_kept_at_an_epsilon_beyond_all_bounds() -> None:
         ({"random": "system"}, "system's entropy"),
         ({}, "updates in every round are not covered"),
         ({}, "released once"),
-        ({}, "Gaussian noise on real numbers"),
+        ({}, "proved for integer noise on all elements together"),
     ],
 )
 def test_a_promise_tells_what_it_rests_on(keys: dict[str, object], sentence: str) -> None:

@@ -243,6 +243,7 @@ def test_the_files_say_that_attacks_failed_and_that_the_test_set_was_used(
     for said in (
         "these attacks failed, on 25 to 25 digests of silo 0",
         "uses the test set",
+        "here it came from a seed",
         "failed: SpD 9: too few",
     ):
         assert said in page

@@ -96,7 +96,8 @@ class Bench:
 
     def audit(self, digest: Digest, *, mixing_seed: int | None = None) -> Audit:
         subject = self.subject(digest, mixing_seed=mixing_seed)
-        return run_audit(subject, Limits(), names={}, say=lambda text: None)
+        self.heard: list[str] = []
+        return run_audit(subject, Limits(), names={}, say=self.heard.append)
 
 
 @pytest.fixture(scope="module")
@@ -154,12 +155,24 @@ def test_sound_noise_at_epsilon_1_leaves_nothing_beyond_chance_but_labels(bench:
     assert {found[name] for name in ("canaries", "membership", "unmixing", "inversion", "lattice")} == {
         "green"
     }
+    assert "takes labels as public" in next(
+        check["sentence"] for check in audit.report["checks"] if check["name"] == "labels"
+    )
+    # whoever waits is told how far it is
+    assert [text for text in bench.heard if text.count(" ") == 3] == [
+        f"{number} of 7, {name}" for number, name in enumerate(found, 1)
+    ]
+    assert any(text.startswith("4 of 7, unmixing 50 of ") for text in bench.heard)
     accountant = audit.report["checks"][0]
     assert accountant["details"]["record_epsilon"] == accountant["details"]["claimed_epsilon"] == 1
-    assert round(accountant["details"]["record_epsilon_proved"], 4) == 1.0779
+    assert accountant["details"]["record_epsilon_proved"] == 1
+    assert round(accountant["details"]["record_epsilon_concentrated"], 4) == 1.0779
     assert accountant["light"] == "red", "it is seeded, which nobody may send"
     drawn = replace(digest, facts={**digest.facts, "random": "system"})
-    assert check_accountant(drawn, Limits()).least == "green"
+    sound = check_accountant(drawn, Limits())
+    assert sound.least == "green"
+    assert "come from a seed" in accountant["sentence"]
+    assert "come from the system's entropy" in sound.sentence
 
 
 def test_the_same_audit_notices_what_epsilon_32_leaves(bench: Bench) -> None:

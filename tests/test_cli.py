@@ -773,8 +773,9 @@ def test_privacy_of_the_sound_mechanism(give: Give) -> None:
     assert (found["paper_epsilon"], found["record_epsilon"], found["record_delta"]) == (None, 8.0, 1e-6)
     assert found["sensitivity"] == pytest.approx(60 * 2**0.5 / 4)
     assert found["noise_scale"] == pytest.approx(0.6529353844 * found["sensitivity"])
-    assert round(found["record_epsilon_proved"], 4) == 8.5219
-    assert "epsilon, proved    8.52192" in give("privacy", *SOUND).out.splitlines()
+    assert found["record_epsilon_proved"] == 8.0
+    assert round(found["record_epsilon_concentrated"], 4) == 8.5219
+    assert "by published bound epsilon 8.52192 at the same delta" in give("privacy", *SOUND).out.splitlines()
     other = ["--set", "privacy.adjacency=replace-one", "--set", "privacy.label_epsilon=2"]
     found = json.loads(give("privacy", *SOUND, *other, "--json").out)
     assert (found["record_epsilon"], found["adjacency"]) == (10.0, "replace-one")
@@ -799,6 +800,20 @@ def test_privacy_is_told_in_words_with_every_assumption(give: Give) -> None:
         assert line in said.out.splitlines()
     for sentence in json.loads(give("privacy", "--json").out)["assumptions"]:
         assert f"- {sentence}" in said.out
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [("system", "from the system's entropy"), ("seeded", "from a seed, for simulation only")],
+)
+@pytest.mark.parametrize("mechanism", ["none", "paper-laplace", "discrete-gaussian"])
+def test_privacy_says_where_the_randomness_comes_from(
+    mechanism: str, source: str, words: str, give: Give
+) -> None:
+    keys = SOUND if mechanism == "discrete-gaussian" else ["--set", f"privacy.mechanism={mechanism}"]
+    asked = [*keys, "--set", f"privacy.random={source}"]
+    assert f"randomness         {words}" in give("privacy", *asked).out.splitlines()
+    assert json.loads(give("privacy", *asked, "--json").out)["random"] == source
 
 
 def test_privacy_needs_no_data_and_says_what_it_does_not_know(give: Give) -> None:

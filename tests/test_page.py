@@ -203,6 +203,18 @@ def test_a_sound_mechanism_is_told_with_its_labels(tmp_path: Path) -> None:
     assert "paper’s ε" not in text
 
 
+@pytest.mark.parametrize("mechanism", ["none", "paper-laplace", "discrete-gaussian"])
+@pytest.mark.parametrize(
+    ("source", "words"), [("system", "the system’s entropy"), ("seeded", "a seed (a simul")]
+)
+def test_the_privacy_box_says_where_the_noise_comes_from(
+    mechanism: str, source: str, words: str, tmp_path: Path
+) -> None:
+    run = write_folder(tmp_path / "run", [1, 2, 3, 4], LEAVING)
+    write_privacy(run, mechanism=mechanism, epsilon=1.0, random=source)
+    assert f"Noise is {mechanism}, from {words}" in Reader(page_of(run)).text
+
+
 def test_an_audit_in_the_folder_is_shown_and_one_of_other_digests_is_called_that(tmp_path: Path) -> None:
     run = write_folder(tmp_path / "run", [1, 2, 3, 4], LEAVING)
     write_privacy(run, mechanism="none", epsilon=1.0)

@@ -21,6 +21,8 @@ BYTES = 4
 
 FEWEST_CLASSES = 2
 
+SOURCES = {"system": "from the system's entropy", "seeded": "from a seed, for simulation only"}
+
 
 def privacy_command(
     file: ExperimentFile = None,
@@ -116,7 +118,9 @@ def _statement(
         "paper_epsilon": privacy.epsilon if promised.mechanism == "paper-laplace" else None,
         "record_epsilon": _finite(promised.epsilon),
         "record_epsilon_if_bound_public": _finite(promised.epsilon_if_bound_public),
-        "record_epsilon_proved": _finite(promised.epsilon_proved),
+        # nothing is promised that is not proved; the other figure is what published bounds alone would prove
+        "record_epsilon_proved": _finite(promised.epsilon),
+        "record_epsilon_concentrated": _finite(promised.epsilon_concentrated),
         "record_delta": promised.delta,
         "label_epsilon": promised.label_epsilon,
         "keep_probability": promised.keep_probability,
@@ -143,11 +147,12 @@ def _finite(value: float) -> float | str:
 def _print(statement: dict[str, Any], promised: "Promise", guess: "Guess") -> None:
     said = {
         "mechanism": f"{promised.mechanism}, adjacency {promised.adjacency}",
+        "randomness": SOURCES[statement["random"]],
         "digest": f"{statement['elements']:,} numbers, SpD {statement['samples_per_digest']}",
         "paper's epsilon": statement["paper_epsilon"],
         "record epsilon": _number(promised.epsilon),
         "if bound public": _number(promised.epsilon_if_bound_public),
-        "epsilon, proved": _proved(promised),
+        "by published bound": _concentrated(promised),
         "record delta": _number(promised.delta),
         "label epsilon": _number(promised.label_epsilon) if promised.label_epsilon else None,
         "sensitivity": f"{_number(promised.sensitivity)} {promised.unit} ({promised.norm})",
@@ -167,9 +172,10 @@ def _print(statement: dict[str, Any], promised: "Promise", guess: "Guess") -> No
         print(f"- {sentence}")
 
 
-def _proved(promised: "Promise") -> str | None:
-    """Tell what is proved, where that is more than what is promised."""
-    return None if promised.epsilon_proved == promised.epsilon else _number(promised.epsilon_proved)
+def _concentrated(promised: "Promise") -> str | None:
+    """Tell what is proved without our own argument, where that is another epsilon."""
+    known = promised.epsilon_concentrated
+    return None if known == promised.epsilon else f"epsilon {_number(known)} at the same delta"
 
 
 def _number(value: float) -> str:

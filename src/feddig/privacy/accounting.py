@@ -16,6 +16,7 @@ from feddig.privacy.assumptions import (
     INFINITE,
     NO_NOISE,
     ONCE,
+    PLANNED,
     UPDATES,
     clipped,
     curve,
@@ -24,7 +25,9 @@ from feddig.privacy.assumptions import (
     mixed,
     neighbours,
 )
-from feddig.privacy.gaussian import concentrated_epsilon, gaussian_epsilon, gaussian_sigma, joined
+from feddig.privacy.clipping import LEAST_BOUND, clip_for
+from feddig.privacy.gaussian import concentrated_epsilon, joined
+from feddig.privacy.integer_gaussian import MOST_ELEMENTS, integer_epsilon, integer_sigma
 from feddig.privacy.mechanism import laplace_scale, record_epsilon_if_public
 from feddig.settings import DigestSettings, PrivacySettings
 
@@ -52,8 +55,8 @@ class Promise:
     """The part of epsilon that the labels cost."""
     keep_probability: float | None = None
     """How likely a label stays as it is; None where labels get no noise, or their number is not known."""
-    epsilon_proved: float = math.inf
-    """An epsilon that holds at the same delta without the assumption that integers behave like real numbers."""
+    epsilon_concentrated: float = math.inf
+    """What concentrated differential privacy alone proves at the same delta: more, but others have checked it."""
     random: str = ""
     """Where mixing and noise are drawn from: system or seeded; empty where that is not known."""
 
@@ -91,10 +94,9 @@ def compose(promises: Sequence[Promise], delta: float | None = None) -> Composed
     total = math.fsum(each.delta for each in promises)
     if promises and all(each.mechanism == "discrete-gaussian" for each in promises):
         target = total if delta is None else delta
-        ratio = joined(each.sensitivity / each.noise_scale for each in promises)
-        tighter = gaussian_epsilon(target, ratio) + math.fsum(each.label_epsilon for each in promises)
+        tighter = _joint_epsilon(promises, target)
         if delta is not None or tighter < added:
-            return Composed(tighter, target, assumptions)
+            return Composed(tighter, target, (PLANNED, *assumptions))
     elif delta is not None:
         raise ValueError("delta can be chosen only where all noise is Gaussian")
     return Composed(added, total, assumptions)
@@ -128,6 +130,15 @@ def sensitivity(norm: str, clip_norm: str, bound: float, elements: int, *, signe
 def keep_probability(label_epsilon: float, classes: int) -> float:
     """Give e^epsilon / (e^epsilon + K - 1): how often randomised response leaves a label as it is."""
     return 1 / (1 + (classes - 1) * math.exp(-label_epsilon))
+
+
+def _joint_epsilon(promises: Sequence[Promise], delta: float) -> float:
+    """Give what releases with Gaussian noise cost together, labels included."""
+    ratios = [each.sensitivity / each.noise_scale for each in promises]
+    # grids may differ, and a ledger does not tell them: none has a coarser step than this
+    least_sigma = LEAST_BOUND / max(ratios)
+    features = integer_epsilon(delta, joined(ratios), least_sigma, MOST_ELEMENTS * len(promises))
+    return features + math.fsum(each.label_epsilon for each in promises)
 
 
 def _paper(privacy: PrivacySettings, digest: DigestSettings, elements: int) -> Promise:
@@ -172,9 +183,9 @@ def _sound(privacy: PrivacySettings, digest: DigestSettings, elements: int, clas
     moved = largest * sensitivity(norm, privacy.clip_norm, privacy.clip_bound, elements)
     label_epsilon = privacy.label_epsilon if privacy.adjacency == "replace-one" else None
     record = privacy.epsilon + (label_epsilon or 0.0)
-    scale = gaussian_sigma(privacy.epsilon, delta, moved) if gaussian else moved / privacy.epsilon
+    scale = moved * (_sigma(privacy, elements) if gaussian else 1 / privacy.epsilon)
     features = concentrated_epsilon(delta, moved / scale) if gaussian else privacy.epsilon
-    proved = features + (label_epsilon or 0.0)
+    concentrated = features + (label_epsilon or 0.0)
     kept = None if label_epsilon is None or classes is None else keep_probability(label_epsilon, classes)
     return Promise(
         mechanism=privacy.mechanism,
@@ -188,7 +199,7 @@ def _sound(privacy: PrivacySettings, digest: DigestSettings, elements: int, clas
         unit="feature",
         label_epsilon=label_epsilon or 0.0,
         keep_probability=kept,
-        epsilon_proved=proved,
+        epsilon_concentrated=concentrated,
         random=privacy.random,
         assumptions=(
             neighbours(privacy),
@@ -196,9 +207,17 @@ def _sound(privacy: PrivacySettings, digest: DigestSettings, elements: int, clas
             mixed(digest, largest, randomised=label_epsilon is not None),
             clipped(privacy),
             ENCODER,
-            *((curve(proved),) if gaussian else ()),
+            *((curve(concentrated),) if gaussian else ()),
             drawn(privacy),
             ONCE,
             UPDATES,
         ),
     )
+
+
+def _sigma(privacy: PrivacySettings, elements: int) -> float:
+    """Give Gauss's sigma in sensitivities: on the grid of integers that the clip lays."""
+    assert privacy.clip_bound is not None
+    clip = clip_for(privacy.clip_norm, privacy.clip_bound)
+    moved = math.sqrt(clip.squared_l2_sensitivity(elements))
+    return integer_sigma(privacy.epsilon, privacy.delta, moved, elements)

@@ -8,6 +8,7 @@ UPDATES = (
 ENCODER = "The encoder is public and has learnt from none of the silo's data."
 ONCE = "The digest is released once: a second one with fresh noise costs as much again."
 FRESH = "Every release draws noise of its own; sending the same bytes again costs nothing."
+PLANNED = "No release was planned by what an earlier one of the same records showed."
 NO_NOISE = "There is no noise, so nothing is promised, and no clip, so nothing bounds a record's part."
 IN_TAU = "Sensitivity and noise scale are in units of tau, the silo's largest feature."
 INFINITE = (
@@ -20,13 +21,12 @@ IF_PUBLIC = (
 )
 
 
-def curve(proved: float) -> str:
+def curve(concentrated: float) -> str:
     """Say how well the epsilon of Gaussian noise is founded."""
     return (
-        "Epsilon and delta are those of Gaussian noise on real numbers. On integers delta is more or less by a share "
-        "of about 2/sigma^2, sigma counted in steps of the integer grid, which is checked for one element and not "
-        f"proved for many; proved for any number of them is epsilon {proved:.4g} at the same delta (by concentrated "
-        "differential privacy)."
+        "Epsilon and delta are proved for integer noise on all elements together, from the exact curve of Gaussian "
+        "noise and Poisson's summation formula; who trusts published bounds alone (concentrated differential privacy) "
+        f"takes epsilon {concentrated:.4g} at the same delta."
     )
 
 

@@ -23,7 +23,7 @@ def gaussian_delta(epsilon: float, ratio: float) -> float:
 
 def gaussian_sigma(epsilon: float, delta: float, sensitivity: float = 1.0) -> float:
     """Give the least sigma that keeps (epsilon, delta)."""
-    ratio = _largest_within(lambda candidate: gaussian_delta(epsilon, candidate) <= delta)
+    ratio = largest_within(lambda candidate: gaussian_delta(epsilon, candidate) <= delta)
     return sensitivity / ratio
 
 
@@ -32,7 +32,7 @@ def gaussian_epsilon(delta: float, ratio: float) -> float:
     if gaussian_delta(0.0, ratio) <= delta:
         return 0.0
     # the largest 1/epsilon is the least epsilon
-    return 1 / _largest_within(lambda inverse: gaussian_delta(1 / inverse, ratio) <= delta)
+    return 1 / largest_within(lambda inverse: gaussian_delta(1 / inverse, ratio) <= delta)
 
 
 def concentrated_epsilon(delta: float, ratio: float) -> float:
@@ -61,7 +61,7 @@ def joined(ratios: Iterable[float]) -> float:
     return math.hypot(*ratios)
 
 
-def _largest_within(allowed: Callable[[float], bool]) -> float:
+def largest_within(allowed: Callable[[float], bool]) -> float:
     """Find the largest positive number that is allowed, where all smaller ones are too."""
     low = 1.0
     while not allowed(low):

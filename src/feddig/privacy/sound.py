@@ -14,7 +14,7 @@ import numpy as np
 from feddig.errors import SettingError
 from feddig.privacy.checks import check_privacy
 from feddig.privacy.clipping import Clip, clip_for
-from feddig.privacy.gaussian import gaussian_sigma
+from feddig.privacy.integer_gaussian import MOST_ELEMENTS, integer_sigma
 from feddig.privacy.integer_noise import IntegerNoise
 from feddig.privacy.integers import (
     Contract,
@@ -43,6 +43,11 @@ def contract_for(privacy: PrivacySettings, digest: DigestSettings, elements: int
     """Make the contract of a discrete mechanism; no data is looked at."""
     check_privacy(privacy, digest)
     assert privacy.clip_bound is not None
+    if privacy.mechanism == "discrete-gaussian" and elements > MOST_ELEMENTS:
+        raise SettingError(
+            f"digest.encoder: makes {elements:,} numbers of an image, and discrete-gaussian is proved for "
+            f"{MOST_ELEMENTS:,} at most; choose another, or set privacy.mechanism to discrete-laplace"
+        )
     clip = clip_for(privacy.clip_norm, privacy.clip_bound)
     keep = AS_THEY_ARE
     if privacy.adjacency == "replace-one":
@@ -110,7 +115,9 @@ def _noise(privacy: PrivacySettings, clip: Clip, elements: int) -> IntegerNoise:
     try:
         if privacy.mechanism == "discrete-laplace":
             return laplace_noise_for(clip, elements, privacy.epsilon)
-        return gaussian_noise_for(clip, elements, gaussian_sigma(privacy.epsilon, privacy.delta))
+        moved = math.sqrt(clip.squared_l2_sensitivity(elements))
+        sigma = integer_sigma(privacy.epsilon, privacy.delta, moved, elements)
+        return gaussian_noise_for(clip, elements, sigma)
     except ValueError as error:
         raise SettingError(
             f"privacy.epsilon: {privacy.epsilon:g} with {privacy.mechanism} takes noise that cannot be drawn "

@@ -35,8 +35,8 @@ class Budget:
 def charge(promises: Sequence[Promise], budget: Budget) -> Composed:
     """Say what these releases cost a record together: what the budget covers, if they can be told so.
 
-    Gaussian noise has an epsilon for every delta. Their deltas are added up unless that exceeds the budget; then the
-    budget's own delta is taken, with the epsilon that belongs to it.
+    Gaussian noise has an epsilon for every delta. Their deltas are added up unless the budget does not cover that; then
+    the budget's own delta is taken, with the epsilon that belongs to it.
     """
     if len({promise.adjacency for promise in promises}) > 1:
         # under replace-one a release that was made for same-label promises nothing, for it tells the labels

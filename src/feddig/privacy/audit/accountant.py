@@ -40,10 +40,11 @@ def check_accountant(digest: Digest, limits: Limits) -> Finding:
     sentence = f"With {promise.mechanism} {claimed}; what a single record is really promised is {real}."
     if promise.delta:
         sentence += f" This may fail with probability {promise.delta:g} (delta)."
-    if seeded:
-        sentence += (
-            " Mixing and noise come from a seed: whoever knows it takes the noise off. Do not send this."
-        )
+    sentence += (
+        " Mixing and noise come from a seed: whoever knows it takes the noise off. Do not send this."
+        if seeded
+        else " Mixing and noise come from the system's entropy, which nobody can draw again."
+    )
     assumptions = [each for each in promise.assumptions if "seed" not in each]
     drawn = "a seed, for simulation only" if seeded else "the system's entropy"
     return Finding(
@@ -56,7 +57,8 @@ def check_accountant(digest: Digest, limits: Limits) -> Finding:
             "claimed_epsilon": claim,
             "record_epsilon": promise.epsilon,
             "record_epsilon_if_bound_public": promise.epsilon_if_bound_public,
-            "record_epsilon_proved": promise.epsilon_proved,
+            "record_epsilon_proved": promise.epsilon,
+            "record_epsilon_concentrated": promise.epsilon_concentrated,
             "record_delta": promise.delta,
             "label_epsilon": promise.label_epsilon,
             "adjacency": promise.adjacency,
