@@ -78,14 +78,18 @@ def guidance_of(seed: int) -> Callable[[Experiment], Networks]:
     return build
 
 
-def dark_guidance(experiment: Experiment) -> Networks:
-    """Give P_G its first weights of seed 0 with a last bias of -2: it starts with dark pictures."""
-    networks = guidance_of(0)(experiment)
-    assert networks.guidance is not None
-    *_, last = (layer for layer in networks.guidance.modules() if isinstance(layer, nn.ConvTranspose2d))
-    assert last.bias is not None
-    nn.init.constant_(last.bias, -2.0)
-    return networks
+def dark_guidance(seed: int, bias: float) -> Callable[[Experiment], Networks]:
+    """Give P_G the first weights of this seed with another last bias: far below 0 it starts with dark pictures."""
+
+    def build(experiment: Experiment) -> Networks:
+        networks = guidance_of(seed)(experiment)
+        assert networks.guidance is not None
+        *_, last = (layer for layer in networks.guidance.modules() if isinstance(layer, nn.ConvTranspose2d))
+        assert last.bias is not None
+        nn.init.constant_(last.bias, bias)
+        return networks
+
+    return build
 
 
 def classifier_of(seed: int) -> Callable[[Experiment], Networks]:
@@ -111,7 +115,9 @@ VARIANTS: dict[str, tuple[Callable[[Experiment], Experiment], Callable[[Experime
     "M of seed 3": (same, classifier_of(3)),
     "P_G of seed 1": (same, guidance_of(1)),
     "P_G of seed 2": (same, guidance_of(2)),
-    "dark P_G": (same, dark_guidance),
+    "dark P_G": (same, dark_guidance(0, -2.0)),
+    "darker P_G": (same, dark_guidance(0, -4.0)),
+    "dark P_G of seed 1": (same, dark_guidance(1, -2.0)),
     "digests of seed 3": (with_seed_of("digest", 3), shipped),
     "partition of seed 3": (with_seed_of("data", 3), shipped),
     "scale 16": (same, fixed(encoder=lambda: Scaled(16))),
