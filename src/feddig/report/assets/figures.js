@@ -37,6 +37,7 @@ const drawnFrom = new WeakMap();
 // draws what was never drawn, and what has other numbers now
 function drawAll() {
   data = JSON.parse(document.getElementById("data").textContent);
+  for (const { strip } of [...data.groups, ...data.runs]) unfold(strip);
   watcher.disconnect();
   for (const figure of document.querySelectorAll("figure[data-chart]")) {
     const numbers = JSON.stringify([figure.dataset.chart, numbersOf(figure)]);

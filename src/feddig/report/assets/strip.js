@@ -3,6 +3,18 @@
 const STATES = ["not-yet", "here", "recalled", "away"];
 const SPOKEN = ["not joined yet", "here", "away, recalled", "away"];
 
+// bars come as lengths and states in turn, for that is short; drawn they have a first round and one after the last
+function unfold(strip) {
+  strip.bars = strip.bars && strip.bars.map((row) => {
+    const stretches = [];
+    let start = 0;
+    for (let place = 0; place < row.length; place += 2) {
+      stretches.push([start, start += row[place], row[place + 1]]);
+    }
+    return stretches;
+  });
+}
+
 let hatches = 0;
 function hatch(svg) {
   const id = `hatch-${++hatches}`;
