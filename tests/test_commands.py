@@ -28,7 +28,7 @@ import typer
 
 import feddig.cli
 from conftest import draw_tiny_dataset
-from documented import ROOT, Command, commands_of, pages, quoted_commands
+from documented import ROOT, Command, commands_of, hidden_commands, pages, quoted_commands
 from feddig.experiment_file import demo_experiment, read_experiment
 from feddig.report.live_server import LiveServer
 from public_sets import write_all
@@ -142,6 +142,15 @@ def test_the_documents_commands_are_found() -> None:
     text = f"# T\n\n{shell}\n{indented}\n```text\nmake y\n```\n"
     found = [command.words for command in commands_of("page", text)]
     assert found == [("feddig", "run", "a"), ("make", "x"), ("python", "b", "--c", "d")]
+
+
+@pytest.mark.parametrize("page", pages())
+def test_no_command_stands_in_a_block_that_is_not_a_shells(page: str) -> None:
+    assert hidden_commands(page) == [], "its commands are not found, and not run: write ```sh"
+
+
+def test_a_command_in_another_block_is_noticed() -> None:
+    assert hidden_commands("page", "```\nmodel.x: wrong\npython a.py\n```\n") == ["python a.py"]
 
 
 @pytest.mark.parametrize("begin", [*ONLY_PARSED, *RUN_APART])
