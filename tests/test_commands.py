@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import typer
 
 import feddig.cli
@@ -89,6 +90,7 @@ SLOW = {
 
 
 BENCHMARKS = {
+    "app_start": "--repeats 1",
     "chaos": "--rounds 8 --silos 2 --images 200",
     "digest_budget": "--rounds 2 --shares 0.5 --seeds 0",
     "digest_making": "--images 400 --repeats 1 --device cpu",
@@ -98,6 +100,7 @@ BENCHMARKS = {
     "federation_overhead": "--rounds 2 --silos 2 --images 200",
     "first_results": "--rounds 2 --algorithms fedavg,feddig",
     "first_weights": "--rounds 1 --images 400 --seeds 0",
+    "growth": "--images 800 --few-images 400 --repeats 1 --rounds 10 --silos 4 --digests 1 --device cpu",
     "mobilenet_probe": "--images 60 --test-images 20",
     "noise_aware": "--epsilons 8 --spd 16 --mixings within-class",
     "paper_round": "--images 400 --repeats 1 --device cpu --only fedavg",
@@ -106,13 +109,14 @@ BENCHMARKS = {
     "privacy_figures": "--images 1200 --joint-steps 1 --steps 2 --out pictures",
     "privacy_table": "--cells within-class-8-4-seed-0 --rounds 2 --joint-steps 2 --classifier small --device cpu "
     "--limit 600 --min-samples 64 --out cells",
+    "step_profile": "",
     "unmixing": "--digests 4",
     "update_lengths": "--rounds 1 --images 400 --bases fedavg",
     "who_leaves_last": "--rounds 2 --cases 1:index --algorithms feddig",
 }
 """What is added to a benchmark's command so that it takes seconds; those of federations take minutes."""
 
-ON_FLOWER = {"chaos", "federation_overhead", "update_lengths"}
+ON_FLOWER = {"app_start", "chaos", "federation_overhead", "update_lengths"}
 """Benchmarks that need the extra."""
 
 
@@ -248,12 +252,16 @@ def end_at_once(server: LiveServer) -> None:
     raise KeyboardInterrupt
 
 
+IN_BLOCKS = {command.words[1] for command in BLOCKS if command.starts_with("python")}
 SHOWN_BENCHMARKS = [
     command
-    for command in {command.words: command for command in BLOCKS}.values()
+    for command in {
+        command.words: command
+        for command in [*BLOCKS, *(quoted for quoted in QUOTED if quoted.words[1] not in IN_BLOCKS)]
+    }.values()
     if command.starts_with("python") and Path(command.words[1]).parent.name == "benchmarks"
-]  # fmt: skip
-"""Those of the documents' blocks, each once."""
+]
+"""Those that the documents show, each once; what a sentence quotes is run if no block shows its script."""
 
 
 @pytest.mark.slow
@@ -263,6 +271,8 @@ def test_a_benchmarks_command_runs(command: Command, furniture: Path, tmp_path: 
     script = Path(command.words[1]).stem
     if script in ON_FLOWER:
         pytest.importorskip("flwr", reason="the extra flower is not there")
+    if script == "step_profile" and not torch.cuda.is_available():
+        pytest.skip("it looks into a GPU's kernels")
     for name in ("FOLDER", "weights.npz"):
         (tmp_path / name).symlink_to(furniture / name)
     (tmp_path / "benchmarks" / "results").mkdir(parents=True)
