@@ -1,6 +1,6 @@
 """Compare ways of making the encoder by how well a classifier learns from digests alone.
 
-    python benchmarks/encoder_recipes.py [--data-dir FOLDER] [--out results.json] [--seeds 3]
+    python benchmarks/encoder_recipes.py [--data-dir FOLDER] [--out results.json] [--seeds 3] [--steps N] [--images N]
 
 Measured on Fashion-MNIST and EMNIST ByClass, wherever FedDig finds them. The measure: encode training images, bring
 the largest value to 4, make digests (four samples each, the paper's noise), train a small classifier on them and test
@@ -39,8 +39,8 @@ from feddig.samples import ImageSource
 from feddig.seeds import numpy_stream, torch_stream
 
 SETS = ("fashion-mnist", "emnist-byclass")
-TRAINING_IMAGES = 20_000
-TEST_IMAGES = 10_000
+TEST_SHARE = 2
+"""So many training images for each test image."""
 LARGEST = 4.0
 NOISE = 0.01
 EPOCHS = 16
@@ -63,24 +63,24 @@ class Measured:
         return self.images[torch.randint(len(self.images), (count,), generator=generator)]
 
 
-def recipes(fashion: Measured, emnist: Measured) -> list[tuple[Recipe, int]]:
+def recipes(fashion: Measured, emnist: Measured, steps: int) -> list[tuple[Recipe, int]]:
     """List what is compared, with the number of training steps."""
     return [
         (Recipe("untrained", noise=0), 0),
-        (Recipe("shipped"), STEPS),
-        (Recipe("shipped, on Fashion-MNIST itself", fashion.draw), STEPS),
-        (Recipe("shipped, on EMNIST itself", emnist.draw), STEPS),
-        (Recipe("recognition", draw_pairs, loss=with_recognition), STEPS),
-        (Recipe("recognition in digests", draw_pairs, loss=with_recognition_in_digests), STEPS),
+        (Recipe("shipped"), steps),
+        (Recipe("shipped, on Fashion-MNIST itself", fashion.draw), steps),
+        (Recipe("shipped, on EMNIST itself", emnist.draw), steps),
+        (Recipe("recognition", draw_pairs, loss=with_recognition), steps),
+        (Recipe("recognition in digests", draw_pairs, loss=with_recognition_in_digests), steps),
         (
             Recipe("varied, recognition in digests", draw_varied_pairs, loss=with_recognition_in_digests),
-            STEPS,
+            steps,
         ),
-        (Recipe("1/f noise", draw_clouds), STEPS),
-        (Recipe("scribbles", draw_scribbles), STEPS),
-        (Recipe("varied images", draw_varied), STEPS),
-        (Recipe("edges", loss=with_edges), STEPS),
-        (Recipe("channels decorrelated", loss=with_decorrelation), STEPS),
+        (Recipe("1/f noise", draw_clouds), steps),
+        (Recipe("scribbles", draw_scribbles), steps),
+        (Recipe("varied images", draw_varied), steps),
+        (Recipe("edges", loss=with_edges), steps),
+        (Recipe("channels decorrelated", loss=with_decorrelation), steps),
     ]
 
 
@@ -92,12 +92,14 @@ def main() -> None:
     options.add_argument("--data-dir", type=Path)
     options.add_argument("--out", type=Path)
     options.add_argument("--seeds", type=int, default=3)
+    options.add_argument("--steps", type=int, default=STEPS, help="of an encoder's training")
+    options.add_argument("--images", type=int, default=20_000, help="for training; half as many test")
     options.add_argument("--only", default="", help="Names of recipes, with semicolons between.")
     chosen = options.parse_args()
     torch.set_num_threads(1)
 
-    fashion, emnist = (load(name, chosen.data_dir) for name in SETS)
-    listed = recipes(fashion, emnist)
+    fashion, emnist = (load(name, chosen.data_dir, chosen.images) for name in SETS)
+    listed = recipes(fashion, emnist, chosen.steps)
     if chosen.only:
         listed = [each for each in listed if each[0].name in chosen.only.split(";")]
     rows = []
@@ -109,7 +111,7 @@ def main() -> None:
         except DivergenceError as error:
             print(f"| {recipe.name} | {error} | | | | |", flush=True)
         if chosen.out:
-            write(chosen.out, rows)
+            write(chosen.out, rows, chosen.images)
 
 
 def as_line(row: dict[str, Any]) -> str:
@@ -121,25 +123,25 @@ def as_line(row: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} | {row['seconds']:.0f} |"
 
 
-def write(path: Path, rows: list[dict[str, Any]]) -> None:
+def write(path: Path, rows: list[dict[str, Any]], images: int) -> None:
     """Write all rows so far, with what they depend on."""
     facts = {
         "format_version": 2,
         "device": f"CPU, 1 thread, {platform.machine()}",
         "torch": torch.__version__,
         "batch": BATCH,
-        "training_images": TRAINING_IMAGES,
-        "test_images": TEST_IMAGES,
+        "training_images": images,
+        "test_images": images // TEST_SHARE,
         "rows": rows,
     }
     path.write_text(json.dumps(facts, indent=2) + "\n")
 
 
-def load(name: str, data_dir: Path | None) -> Measured:
+def load(name: str, data_dir: Path | None, count: int) -> Measured:
     """Load the images of a set that the encoders are measured on, the same for every recipe and seed."""
     dataset = load_dataset(name, data_dir=data_dir)
-    images, labels = _some(dataset.train, TRAINING_IMAGES)
-    test_images, test_labels = _some(dataset.test, TEST_IMAGES)
+    images, labels = _some(dataset.train, count)
+    test_images, test_labels = _some(dataset.test, count // TEST_SHARE)
     return Measured(name, dataset.classes, images, labels, test_images, test_labels)
 
 

@@ -1,10 +1,10 @@
 """How much do codes tell of CIFAR-10's classes? MobileNetV2's against the shipped colour encoder's.
 
-    python benchmarks/mobilenet_probe.py FOLDER WEIGHTS [--out results.json]
+    python benchmarks/mobilenet_probe.py FOLDER WEIGHTS [--out results.json] [--images 5000] [--test-images 2000]
 
 FOLDER holds CIFAR-10's binary version, WEIGHTS is a file that `feddig encoder import` takes. The measure: a
 linear classifier on the codes of 5,000 training images, tested on 2,000 test images. How strongly its weights are
-held small is chosen on 1,000 of the training images, never on the test images.
+held small is chosen on a fifth of the training images, never on the test images.
 """
 
 import argparse
@@ -21,7 +21,8 @@ from feddig.models.encoder import encoder_hash, load_encoder
 from feddig.models.mobilenet import fresh_mobilenet
 from feddig.models.mobilenet_weights import import_mobilenet
 
-TRAINING_IMAGES, CHOOSING_IMAGES, TEST_IMAGES = 5000, 1000, 2000
+CHOOSING_SHARE = 5
+"""One training image in so many chooses the penalty."""
 ENLARGEMENTS = (1, 2, 3)
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
 SEED = 0
@@ -35,19 +36,21 @@ def main() -> None:
     options.add_argument("folder", type=Path)
     options.add_argument("weights", type=Path)
     options.add_argument("--out", type=Path)
+    options.add_argument("--images", type=int, default=5000, help="training images")
+    options.add_argument("--test-images", type=int, default=2000)
     chosen = options.parse_args()
     torch.set_num_threads(2)
     torch.manual_seed(SEED)
 
-    dataset = load_dataset("cifar10", chosen.folder, limit=TRAINING_IMAGES, seed=SEED)
+    dataset = load_dataset("cifar10", chosen.folder, limit=chosen.images, seed=SEED)
     images = torch.cat(
         [
             torch.from_numpy(part.pixels[torch.arange(count).numpy()]).float() / 255
-            for part, count in ((dataset.train, TRAINING_IMAGES), (dataset.test, TEST_IMAGES))
+            for part, count in ((dataset.train, chosen.images), (dataset.test, chosen.test_images))
         ]
     )
-    labels = torch.from_numpy(dataset.train.labels[:TRAINING_IMAGES])
-    answers = torch.from_numpy(dataset.test.labels[:TEST_IMAGES])
+    labels = torch.from_numpy(dataset.train.labels[: chosen.images])
+    answers = torch.from_numpy(dataset.test.labels[: chosen.test_images])
 
     imported = {factor: import_mobilenet(chosen.weights, factor).eval() for factor in ENLARGEMENTS}
     encoders: dict[str, nn.Module] = {
@@ -64,7 +67,7 @@ def main() -> None:
         row = {
             "code": name,
             "numbers": codes.shape[1],
-            "accuracy": probe(codes[:TRAINING_IMAGES], labels, codes[TRAINING_IMAGES:], answers),
+            "accuracy": probe(codes[: chosen.images], labels, codes[chosen.images :], answers),
             "largest": codes.max().item(),
             "above_zero": 100 * (codes > 0).float().mean().item(),
         }
@@ -81,8 +84,8 @@ def main() -> None:
             "torch": torch.__version__,
             "encoder": encoder_hash(imported[1]),
             "seed": SEED,
-            "training_images": TRAINING_IMAGES,
-            "test_images": TEST_IMAGES,
+            "training_images": chosen.images,
+            "test_images": chosen.test_images,
             "rows": rows,
         }
         chosen.out.write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
@@ -92,7 +95,7 @@ def probe(codes: Tensor, labels: Tensor, test_codes: Tensor, answers: Tensor) ->
     """Give the test accuracy of a linear classifier in per cent."""
     mean, deviation = codes.mean(0), codes.std(0) + 1e-6
     codes, test_codes = (codes - mean) / deviation, (test_codes - mean) / deviation
-    most = len(codes) - CHOOSING_IMAGES
+    most = len(codes) - len(codes) // CHOOSING_SHARE
     found = {
         penalty: accuracy(fit(codes[:most], labels[:most], penalty), codes[most:], labels[most:])
         for penalty in PENALTIES

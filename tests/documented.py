@@ -61,6 +61,13 @@ def commands_of(page: str, text: str | None = None) -> list[Command]:
     return found
 
 
+def hidden_commands(page: str, text: str | None = None) -> list[str]:
+    """Give the lines of blocks in no shell's language that begin with a program of ours."""
+    text = (ROOT / page).read_text("utf-8") if text is None else text
+    blocks = [block[2] for block in FENCED.finditer(text) if block[1] not in SHELLS]
+    return [line for block in blocks for line in block.splitlines() if line.split(" ")[0] in PROGRAMS]
+
+
 def quoted_commands(page: str) -> list[Command]:
     """Give the commands that a document quotes within a sentence, in which values may be left open."""
     text = FENCED.sub("", (ROOT / page).read_text("utf-8"))

@@ -47,9 +47,12 @@ from feddig.privacy.audit.subject import Subject, match_classes, prepare_subject
 from feddig.privacy.audit.unmixing import check_unmixing
 from feddig.privacy.integer_noise import IntegerNoise
 from feddig.report.audit_page import audit_page
+from feddig.report.page import renew_page_above, write_report
 from feddig.samples import ImageSource
 from feddig.seeds import torch_stream
 from feddig.settings import DigestSettings, PrivacySettings
+from report_folders import write_folder
+from test_audit_page import write_known_audit
 
 SMALL = Effort(
     digests=60, pool=500, records=200, canaries=120, public=500, inverted=24, training_steps=60, changes=40
@@ -562,9 +565,13 @@ def test_the_command_writes_a_report_and_a_page(
     assert (words[:2], words[-2:]) == (["feddig", "audit"], ["--out", "again"])
     assert ["--members", str(odd)] == words[words.index("--members") :][:2]
     assert "--quick" in words
-    assert command(*given, "--out", str(tmp_path / "own"), "--quiet") == 0
-    assert "It was learnt here" in (tmp_path / "own" / "report.html").read_text()
-    capsys.readouterr()
+    # an audit within a run's folder shows on the run's page
+    run = write_folder(tmp_path / "run", [50.0, 60.0], ["11", "10"])
+    write_report([run])
+    assert command(*given, "--out", str(run / "audits" / "silo-3")) == 0
+    assert "It was learnt here" in (run / "audits" / "silo-3" / "report.html").read_text()
+    assert f"the run's page shows it now: {run / 'report.html'}\n" in capsys.readouterr().err
+    assert "Audit of silo 3" in (run / "report.html").read_text()
     assert command(*given, "--out", str(tmp_path / "out")) == 2
     assert "has an audit already" in capsys.readouterr().err
     assert command(*given, "--out", str(tmp_path / "more"), "--no-pictures", "--json", "--quiet") == 0
@@ -588,6 +595,17 @@ def test_a_runs_folder_keeps_its_own_page(tmp_path: Path, capsys: pytest.Capture
     given = ["--digests", "d", "--members", "fashion-mini", "--holdout", "fashion-mini:test"]
     assert command(*given, "--out", str(tmp_path)) == 2
     assert f"choose a folder in it, as {tmp_path / 'audit'}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("place", "shown"), [("a", True), ("a/b", True), ("a/b/c", False)])
+def test_a_runs_page_is_made_anew_where_it_looks_for_audits(place: str, shown: bool, tmp_path: Path) -> None:
+    run = write_folder(tmp_path / "run", [50.0, 60.0], ["11", "10"])
+    write_known_audit(run / place)
+    assert renew_page_above(run / place) is None, "a run that goes on makes its page at its end"
+    page, _ = write_report([run])
+    page.write_text("old")
+    assert renew_page_above(run / place) == (page if shown else None)
+    assert ("Audit of silo" in page.read_text()) == shown
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '{"format_version": 1, "checks": 3}'])

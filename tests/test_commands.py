@@ -1,8 +1,8 @@
 """Every command in README and the documents: run where it can be run in seconds, else parsed by the real program.
 
 A page's commands are run in order in a folder of their own, with fewer rounds, images and seeds, set by options that
-anybody may give. What cannot be run so is named in ONLY_PARSED, with the reason; a new command that is neither is run,
-and fails.
+anybody may give. What lasts or needs processes of its own is named in RUN_APART, with the test that runs it; what
+cannot be run at all in ONLY_PARSED, with the reason. A new command that is neither is run here, or fails.
 """
 
 import importlib.util
@@ -10,10 +10,13 @@ import itertools
 import json
 import logging
 import os
+import re
 import shlex
 import shutil
 import subprocess
 import sys
+import time
+import urllib.request
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,7 +28,7 @@ import typer
 
 import feddig.cli
 from conftest import draw_tiny_dataset
-from documented import ROOT, Command, commands_of, pages, quoted_commands
+from documented import ROOT, Command, commands_of, hidden_commands, pages, quoted_commands
 from feddig.experiment_file import demo_experiment, read_experiment
 from feddig.report.live_server import LiveServer
 from public_sets import write_all
@@ -35,18 +38,22 @@ from test_examples import load_example
 from test_mobilenet import draw_tensorflow_weights
 
 ONLY_PARSED = {
-    "make": "makes a whole environment; CI runs `make test`, a test below the demo's recipe, test_site.py that of docs",
-    ".venv/bin/python -m pip": "installs packages; `make` gives the same commands",
-    "pip install": "installs packages",
-    "tensorboard": "serves until it is stopped; test_loggers.py reads the same files by TensorBoard's own reader",
-    "python benchmarks/": "minutes to hours; those in BENCHMARKS are run smaller, in a test of their own",
-    "feddig federation up": "starts a moderator and four silos and takes minutes; test_deployment.py does that",
-    "feddig federation status": "of a federation that runs; test_federation_files.py asks for it",
-    "feddig federation moderator": "waits for silos; test_deployment.py starts it by `federation up`",
-    "feddig federation silo": "waits for a moderator; test_supervisor.py runs it",
-    "flwr run": "starts Flower's simulation engine; test_flower.py does that",
+    "make": "makes an environment out of the package index, which a test has not; CI runs `make test`, a test below "
+    "the demo's recipe, and test_site.py builds the site as the recipe of docs does",
+    ".venv/bin/python -m pip": "installs from the package index; CI runs the same words in the Makefile's recipes",
+    "pip install": "installs from the package index; a test below lets pip read the words and looks the extras up",
 }
-"""Beginnings of commands that are parsed and not run, and why."""
+"""Beginnings of commands that are parsed and not run, and what runs them instead."""
+
+RUN_APART = {
+    "python benchmarks/": "test_documented_benchmarks.py",
+    "feddig federation up": "test_documented_federation.py",
+    "feddig federation status": "test_documented_federation.py",
+    "feddig federation moderator": "test_documented_federation.py",
+    "feddig federation silo": "test_documented_federation.py",
+    "flwr run": "test_flower.py",
+}
+"""Beginnings of commands that are run by a test of their own, and which."""
 
 SMALL = "--set data.limit=400 --set data.min_samples=24 --set model.classifier=small"
 PAPER = (
@@ -81,28 +88,10 @@ SLOW = {
 """Pages whose commands take longest; `make test-all` runs them."""
 
 
-BENCHMARKS = {
-    "digest_budget": "--rounds 2 --shares 0.5 --seeds 0",
-    "digest_making": "--images 400 --repeats 1 --device cpu",
-    "encoder_scale": "--rounds 2 --scales 4",
-    "first_results": "--rounds 2 --algorithms fedavg,feddig",
-    "first_weights": "--rounds 1 --images 400 --seeds 0",
-    "noise_aware": "--epsilons 8 --spd 16 --mixings within-class",
-    "paper_round": "--images 400 --repeats 1 --device cpu --only fedavg",
-    "peers": "--peers plain,feddig --images 40 --rounds 2",
-    "precision": "--rounds 1 --seeds 0 --precisions fp32",
-    "privacy_table": "--cells within-class-8-4-seed-0 --rounds 2 --joint-steps 2 --classifier small --device cpu "
-    "--limit 600 --min-samples 64 --out cells",
-    "unmixing": "--digests 4",
-    "update_lengths": "--rounds 1 --images 400 --bases fedavg",
-    "who_leaves_last": "--rounds 2 --cases 1:index --algorithms feddig",
-}
-"""What is added to a benchmark's command so that it takes seconds. The others attack, or run whole federations."""
-
-
-def reason_to_parse(command: Command) -> str | None:
-    """Say why a command is not run, if it is not."""
-    return next((why for begin, why in ONLY_PARSED.items() if _begins(command, begin)), None)
+def elsewhere(command: Command) -> str | None:
+    """Say why a command is not run with its page's others, if it is not."""
+    apart = {**ONLY_PARSED, **RUN_APART}
+    return next((why for begin, why in apart.items() if _begins(command, begin)), None)
 
 
 def _begins(command: Command, begin: str) -> bool:
@@ -112,7 +101,7 @@ def _begins(command: Command, begin: str) -> bool:
 
 BLOCKS = [command for page in pages() for command in commands_of(page)]
 QUOTED = [command for page in pages() for command in quoted_commands(page)]
-PARSED = [command for command in BLOCKS if reason_to_parse(command)]
+PARSED = [command for command in BLOCKS if elsewhere(command)]
 
 
 # --- the table
@@ -127,7 +116,16 @@ def test_the_documents_commands_are_found() -> None:
     assert found == [("feddig", "run", "a"), ("make", "x"), ("python", "b", "--c", "d")]
 
 
-@pytest.mark.parametrize("begin", ONLY_PARSED)
+@pytest.mark.parametrize("page", pages())
+def test_no_command_stands_in_a_block_that_is_not_a_shells(page: str) -> None:
+    assert hidden_commands(page) == [], "its commands are not found, and not run: write ```sh"
+
+
+def test_a_command_in_another_block_is_noticed() -> None:
+    assert hidden_commands("page", "```\nmodel.x: wrong\npython a.py\n```\n") == ["python a.py"]
+
+
+@pytest.mark.parametrize("begin", [*ONLY_PARSED, *RUN_APART])
 def test_every_exception_is_still_needed(begin: str) -> None:
     assert any(_begins(command, begin) for command in BLOCKS), "no document has such a command any more"
 
@@ -187,7 +185,7 @@ def furnish(page: str, folder: Path, furniture: Path) -> None:
     [
         pytest.param(page, marks=[pytest.mark.slow] if page in SLOW else [])
         for page in pages()
-        if any(reason_to_parse(command) is None for command in commands_of(page))
+        if any(elsewhere(command) is None for command in commands_of(page))
     ],
 )
 def test_a_pages_commands_run(
@@ -208,7 +206,7 @@ def test_a_pages_commands_run(
     # where sets are found by their name alone
     monkeypatch.setattr("feddig.data.locate.DEBIAN_FOLDER", tmp_path / "FOLDER")
     for command in commands_of(page):
-        if reason_to_parse(command) is None:
+        if elsewhere(command) is None:
             run_command(command)
             if "--out" in command.words:
                 out = command.words[command.words.index("--out") + 1]
@@ -222,46 +220,16 @@ def end_at_once(server: LiveServer) -> None:
     raise KeyboardInterrupt
 
 
-SHOWN_BENCHMARKS = [
-    command
-    for command in {command.words: command for command in BLOCKS}.values()
-    if command.words[0] == "python" and Path(command.words[1]).parent.name == "benchmarks"
-    and Path(command.words[1]).stem in BENCHMARKS
-]  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", SHOWN_BENCHMARKS, ids=str)
-def test_a_benchmarks_command_runs(command: Command, furniture: Path, tmp_path: Path) -> None:
-    """On small sets of noise, in a folder of its own: what it measures is nothing."""
-    script = Path(command.words[1]).stem
-    if script == "update_lengths":
-        pytest.importorskip("flwr", reason="the extra flower is not there")
-    for name in ("FOLDER", "weights.npz"):
-        (tmp_path / name).symlink_to(furniture / name)
-    (tmp_path / "benchmarks" / "results").mkdir(parents=True)
-    is_table = command.words[2:3] == ("table",)  # of the results that are kept in the repository
-    fewer = [] if is_table else BENCHMARKS[script].split()
-    done = subprocess.run(
-        [sys.executable, str(ROOT / command.words[1]), *command.words[2:], *fewer],
-        cwd=tmp_path,
-        env={**os.environ, "FEDDIG_DATA": str(tmp_path / "FOLDER"), "OMP_WAIT_POLICY": "passive"},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, f"{command.page}: {command}\n{done.stderr}"
-    if "--out" in command.words and "--out" not in fewer:
-        assert Path(tmp_path, command.words[command.words.index("--out") + 1]).exists()
-
-
 def run_command(command: Command) -> None:
     """Run a command, smaller, in this process where it is ours: torch is loaded once."""
+    if command.words[0] == "tensorboard":
+        look_at_tensorboard(command)
+        return
     words = as_feddig(command.words)
     known = command if words is None else Command(command.page, ("feddig", *words))
     added = next((more.split() for begin, more in FEWER.items() if known.starts_with(begin)), [])
     if words is None:
-        assert command.words[0] == "python", f"{command.page}: {command}: neither run nor in ONLY_PARSED"
+        assert command.words[0] == "python", f"{command.page}: {command}: neither run nor excepted"
         done = subprocess.run(
             [sys.executable, *command.words[1:], *added], capture_output=True, text=True, timeout=300
         )
@@ -270,6 +238,38 @@ def run_command(command: Command) -> None:
     with pytest.raises(SystemExit) as ended:
         feddig.cli.main(words if "--resume" in words else [*words, *added])
     assert not ended.value.code, f"{command.page}: {command}"
+
+
+def look_at_tensorboard(command: Command) -> None:
+    """Start TensorBoard on a free port, ask it once which runs it has found, and end it."""
+    started = subprocess.Popen(
+        [sys.executable, "-m", "tensorboard.main", *command.words[1:], "--port", "0"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert started.stderr is not None
+    try:
+        said = []
+        for line in started.stderr:  # it ends when the process does
+            said.append(line)
+            if found := re.search(r" at (http://localhost:\d+/)", line):
+                assert "feddig" in str(await_runs(f"{found[1]}data/runs"))
+                return
+        raise AssertionError(f"{command}: {''.join(said)}")
+    finally:
+        started.kill()
+        started.communicate()
+
+
+def await_runs(address: str) -> list[str]:
+    """Ask for the runs until there are some: they are read after the server has begun."""
+    for _ in range(120):
+        with urllib.request.urlopen(address, timeout=30) as answer:
+            if found := json.load(answer):
+                return list(found)
+        time.sleep(0.5)
+    raise AssertionError(f"{address}: no runs in a minute")
 
 
 def as_feddig(words: Sequence[str]) -> list[str] | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from documented import ROOT, commands_of
 from feddig import run
 from feddig.experiment_file import experiment_from_table, write_experiment
 
@@ -18,7 +19,6 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 pytestmark = pytest.mark.flower
 
-EXAMPLE = Path(__file__).parents[1] / "examples" / "federation"
 BASES = ("fedavg", "fedprox", "fednova", "feddyn", "adabest")
 
 EXPERIMENT = {
@@ -77,20 +77,16 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="finds left-over processes in /proc")
 @pytest.mark.usefixtures("quiet", "own_home")
 def test_flwr_run_takes_the_example_as_it_is(tmp_path: Path) -> None:
-    experiment = tmp_path / "experiment.toml"
-    experiment.write_text(write_experiment(experiment_from_table(EXPERIMENT)), encoding="utf-8")
-    config = f'experiment="{experiment}" out="{tmp_path / "out"}"'
+    (command,) = [command for command in commands_of("docs/flower.md") if command.words[0] == "flwr"]
+    (tmp_path / "mine.toml").write_text(write_experiment(experiment_from_table(EXPERIMENT)), encoding="utf-8")
     flwr = Path(sys.executable).with_name("flwr")
     done = subprocess.run(
-        [
-            flwr, "run", EXAMPLE, "local", "--stream", "-c", config,
-            "--federation-config", "num-supernodes=4 client-resources-num-cpus=1",
-        ],
-        capture_output=True, text=True, timeout=240, check=False,
+        [flwr, *(word.replace("/home/me", str(tmp_path)) for word in command.words[1:])],
+        cwd=ROOT, capture_output=True, text=True, timeout=240, check=False,
         env={**os.environ, "PATH": f"{flwr.parent}{os.pathsep}{os.environ['PATH']}"},
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text(encoding="utf-8"))
+    summary = json.loads((tmp_path / "results" / "mine" / "summary.json").read_text(encoding="utf-8"))
     assert (summary["algorithm"], summary["rounds"]) == ("feddig", 3)
 
 

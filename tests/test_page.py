@@ -143,7 +143,7 @@ def test_the_numbers_of_the_charts_are_those_of_the_folder(tmp_path: Path) -> No
     data = data_of(page_of(run))
     (group,), (details,) = data["groups"], data["runs"]
     assert group["curves"][0]["mean"] == [10.13, None, 30, 40]
-    assert group["strip"]["bars"] == [[[0, 2, 1], [2, 4, 2]], [[0, 4, 1]]]
+    assert group["strip"]["bars"] == [[2, 1, 2, 2], [4, 1]]
     assert details["validation"] == [[0.25, 1.25, 2.25, 3.25], [1.25, 2.25, 3.25, 4.25]]
     assert details["times"] == {
         "silos": [0.5] * 4,
@@ -156,7 +156,7 @@ def test_the_numbers_of_the_charts_are_those_of_the_folder(tmp_path: Path) -> No
 def test_who_has_not_joined_is_not_away_and_who_is_not_recalled_is(tmp_path: Path) -> None:
     run = write_folder(tmp_path / "run", [1, 2, 3], ["011", "110"], algorithm="fedavg")
     bars = data_of(page_of(run))["groups"][0]["strip"]["bars"]
-    assert bars == [[[0, 1, 0], [1, 3, 1]], [[0, 2, 1], [2, 3, 3]]]
+    assert bars == [[1, 0, 2, 1], [2, 1, 1, 3]]
 
 
 def test_seeds_are_averaged_and_other_settings_are_not(tmp_path: Path) -> None:
@@ -458,7 +458,7 @@ def test_a_page_of_300_rounds_and_64_silos_stays_below_3_mb(tmp_path: Path) -> N
                 write_noisy_pictures(run, len(classes), stream)
     page = page_of(tmp_path)
     assert page.count("data:image/png;base64,") == 2 * 2 * 62
-    assert len(page.encode()) < 3_000_000
+    assert len(page.encode()) < 2_700_000, "that is a tenth below what is promised"
 
 
 def write_noisy_pictures(run: Path, classes: int, stream: np.random.Generator) -> None:

@@ -146,6 +146,7 @@ def audit_command(
     shown = [*audit.pictures] if "inversion" in drawn else []
     report = {**audit.report, "command": _spell(given), "pictured": shown}
     write_audit(out, report, drawn)
+    _tell_the_run(out, console)
     if as_json:
         print(json.dumps({"path": str(out), **report}, indent=2, allow_nan=False))
     else:
@@ -165,6 +166,19 @@ def _check_out(out: Path) -> None:
         raise FedDigError(
             f"{out}: is a run's folder, with a page of its own; choose a folder in it, as {out / 'audit'}"
         )
+
+
+def _tell_the_run(out: Path, console: Console) -> None:
+    """Let the page of the run that the audit lies in show it; a page that cannot be made does not undo the audit."""
+    from feddig.report.page import renew_page_above
+
+    try:
+        page = renew_page_above(out)
+    except FedDigError as error:
+        console.print(f"the run's page does not show this audit: {error}", markup=False, highlight=False)
+        return
+    if page:
+        console.print(f"the run's page shows it now: {page}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _spell(options: Mapping[str, Any]) -> str:

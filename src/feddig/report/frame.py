@@ -16,21 +16,21 @@ from feddig.report.page_data import as_json_block
 
 @dataclass(frozen=True)
 class Frame:
-    """A kind of page: which scripts it has, and whether they may ask the server that it came from."""
+    """A kind of page: of which files each of its scripts is made, and whether they may ask the page's server."""
 
-    scripts: Sequence[str]
+    scripts: Sequence[Sequence[str]]
     asks: bool = False
 
     @cached_property
     def policy(self) -> str:
         """What the page's browser is told to forbid: all but the page's own style, scripts and pictures."""
-        hashes = " ".join(f"'sha256-{_hash(_asset(name))}'" for name in self.scripts)
+        hashes = " ".join(f"'sha256-{_hash(_script(names))}'" for names in self.scripts)
         forbids = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src {hashes}"
         return f"{forbids}; connect-src 'self'" if self.asks else forbids
 
     def around(self, title: str, about: str, main: str, data: Mapping[str, Any]) -> str:
         """Make a page of its main part (markup), its title and subject (words) and the numbers of its charts."""
-        scripts = "".join(f"<script>{_asset(name)}</script>\n" for name in self.scripts)
+        scripts = "".join(f"<script>{_script(names)}</script>\n" for names in self.scripts)
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
             # nothing may be fetched, and no script may run but these, whatever a name holds
@@ -49,10 +49,20 @@ class Frame:
         )
 
 
-OFFLINE = Frame(("report.js",))
+REPORT = (
+    "elements.js", "scales.js", "strip.js", "marker.js", "curves.js", "panels.js", "figures.js",
+    "sorting.js", "copying.js", "theme.js", "page.js",
+)  # fmt: skip
+"""The script that draws a report and lets it be used, a file for each duty; the last one begins."""
+OFFLINE = Frame((REPORT,))
 """A page that is one file and needs nobody."""
-LIVE = Frame(("report.js", "live.js"), asks=True)
+LIVE = Frame((REPORT, ("live.js",)), asks=True)
 """The same page, and a script that asks the server for news."""
+
+
+def _script(names: Sequence[str]) -> str:
+    """Join files into one script: they know each other's names, and nobody else does."""
+    return f'(() => {{\n"use strict";\n{"".join(map(_asset, names))}}})();\n'
 
 
 def _asset(name: str) -> str:

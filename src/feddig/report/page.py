@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from html import escape
+from itertools import islice
 from pathlib import Path
 
 from feddig.files import write_atomically
@@ -11,6 +12,7 @@ from feddig.report.frame import OFFLINE, Frame
 from feddig.report.grouping import Group, group_runs
 from feddig.report.headline import Headline, tell
 from feddig.report.page_data import all_runs, page_data
+from feddig.report.run_files import AUDITS_LIE
 from feddig.report.run_sections import run_sections
 from feddig.report.runs import Run, is_run, read_runs
 
@@ -30,6 +32,17 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> tuple[Path
     place = out or (folders[0] if len(folders) == 1 else Path()) / PAGE
     write_atomically(place, build_page(runs))
     return place, [f"{run.path}: {note}" for run in runs for note in run.notes]
+
+
+def renew_page_above(audit: Path) -> Path | None:
+    """Make the page of the run anew in whose folder an audit lies; give its place, or None where there is no page.
+
+    A run without a page makes it at its end, and finds the audit then.
+    """
+    for folder in islice(audit.absolute().parents, AUDITS_LIE):
+        if is_run(folder) and (folder / PAGE).is_file():
+            return write_report([folder])[0]
+    return None
 
 
 def build_page(runs: Sequence[Run], frame: Frame = OFFLINE) -> str:

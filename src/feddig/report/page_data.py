@@ -143,7 +143,11 @@ def _strip(run: Run) -> dict[str, Any]:
     if len(table) > MOST_SILOS:
         counts = [(table == state).sum(axis=0).tolist() for state in (NOT_YET, HERE, RECALLED, AWAY)]
         return {"silos": len(table), "names": None, "bars": None, "counts": counts}
-    bars = [stretches(row) for row in table.tolist()]
+    # lengths and states in turn: half as many bytes as where each stretch begins and ends
+    bars = [
+        [number for start, end, state in stretches(row) for number in (end - start, state)]
+        for row in table.tolist()
+    ]
     return {"silos": len(table), "names": run.silo_names, "bars": bars, "counts": None}
 
 

@@ -15,6 +15,8 @@ from feddig.files import check_version
 
 MOST_SILOS = 1_000_000
 """A silo's number beyond this is damage."""
+AUDITS_LIE = 2
+"""How many folders below a run's an audit may lie."""
 
 
 def read_settings(file: Path, notes: list[str]) -> Mapping[str, Any]:
@@ -97,9 +99,10 @@ def _presence_in(rows: Sequence[Mapping[str, Any]]) -> Absence | None:
 
 
 def read_audits(path: Path, notes: list[str]) -> list[Mapping[str, Any]]:
-    """Read audits of this run's digests: audit.json here, or one or two folders below."""
+    """Read audits of this run's digests: audit.json here, or up to AUDITS_LIE folders below."""
     audits = []
-    for file in sorted({*path.glob("audit.json"), *path.glob("*/audit.json"), *path.glob("*/*/audit.json")}):
+    places = ["*/" * below + "audit.json" for below in range(AUDITS_LIE + 1)]
+    for file in sorted({file for place in places for file in path.glob(place)}):
         audit = read_object(file)
         if isinstance(audit, str) or not isinstance(audit.get("checks"), list):
             notes.append(audit if isinstance(audit, str) else f"{file.name}: holds no checks; make it again.")
