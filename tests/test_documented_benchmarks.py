@@ -30,7 +30,7 @@ BENCHMARKS = {
     "paper_round": "--images 400 --repeats 1 --device cpu --only fedavg",
     "peers": "--peers plain,feddig --images 40 --rounds 2",
     "precision": "--rounds 1 --seeds 0 --precisions fp32",
-    "privacy_figures": "--images 1200 --joint-steps 1 --steps 2 --out pictures",
+    "privacy_figures": "--images 1200 --joint-steps 1 --steps 2 --rounds 1 --device cpu --out pictures",
     "privacy_table": "--cells within-class-8-4-seed-0 --rounds 2 --joint-steps 2 --classifier small --device cpu "
     "--limit 600 --min-samples 64 --out cells",
     "step_profile": "",
