@@ -22,7 +22,7 @@ from feddig.digest import read_digest, write_digest
 from feddig.experiment_file import read_experiment
 from feddig.flower.contract import read_contract
 from feddig.flower.deployed_silo import open_silo
-from feddig.flower.federation_folder import FederationFolder
+from feddig.flower.federation_folder import FederationFolder, SiloFolder
 from feddig.flower.identity import is_alive
 from feddig.flower.own_app import SILO_PROGRAM, write_programs
 from feddig.flower.processes import end, free_port, running
@@ -286,6 +286,44 @@ exec {python} -P {liar} "{lie}" "$@"
 MEGABYTE = 2**20
 
 
+def make_liar(silo: SiloFolder, lie: str) -> None:
+    """Have a silo's node start an app that lies; write_programs makes it honest again."""
+    script = LIES.format(python=sys.executable, liar=LIAR, lie=lie)
+    (silo.programs / SILO_PROGRAM).write_text(script, encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_an_app_killed_while_it_hands_its_answer_over_costs_its_silo_a_few_rounds(tmp_path: Path) -> None:
+    deadline = 25.0
+    folder = init(tmp_path / "federation", training_deadline=deadline)
+    silo = folder.silo("silo-0")
+
+    def said() -> str:
+        return (silo.logs / "supernode.log").read_text(encoding="utf-8")
+
+    with up(folder):
+        until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
+        node = running(silo.path, NODE)
+        make_liar(silo, "dies while it replies")
+        pieces = until(folder, lambda: re.search(r"killed with 1 of (\d+) pieces handed over", said()))
+        write_programs(silo.programs)
+        assert int(pieces[1]) > 2
+        refusal = until(
+            folder, lambda: re.search(r"silo 0, round (\d+): no reply to train in 25 s", log_of(folder))
+        )
+        missed = int(refusal[1])
+        until(folder, lambda: missed in recalled_in(folder, 0))
+        until(folder, lambda: rounds_of(folder, 0)[-1] > missed)
+        back = next(round for round in rounds_of(folder, 0) if round > missed)
+        assert "the app ended before its answer was whole" in said()
+        assert running(silo.path, NODE) == node, "it is the same node that goes on"
+        # nobody else was kept waiting
+        between = done(folder)[missed:back]
+        assert all(row["present"] == [1] and row["recalled"] == [0] for row in between)
+        assert max(row["seconds"] for row in between) < deadline + 10
+    check_nothing_was_lost(folder)
+
+
 def peak(party: Path, program: str) -> int:
     """Give the most bytes that a program ever had in memory."""
     peaks = []
@@ -316,8 +354,7 @@ def test_a_reply_of_600_megabytes_costs_the_moderator_no_memory(tmp_path: Path, 
             for process in first:
                 _send(process, signal.SIGTERM)
             until(folder, lambda: set(running(silo.path, NODE)) - set(first))
-        script = LIES.format(python=sys.executable, liar=LIAR, lie=lie)
-        (silo.programs / SILO_PROGRAM).write_text(script, encoding="utf-8")
+        make_liar(silo, lie)
         refusal = until(folder, lambda: re.search(rf"silo 0, round (\d+): {said}", log_of(folder)))
         missed = int(refusal[1])
         until(folder, lambda: missed in recalled_in(folder, 0))
