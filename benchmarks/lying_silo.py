@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.app.message import array
 from flwr.supernode.runtime import run_clientapp
 
 from feddig.flower import client_app, own_app
-from feddig.flower.arrays import pack_arrays, pack_bytes
+from feddig.flower.arrays import pack_arrays, pack_bytes, read_bytes
 from feddig.flower.deployed_silo import DeployedSilo
 from feddig.messages import Reply
 
@@ -48,12 +48,32 @@ def add_zeros(content: RecordDict) -> None:
     content["model"] = pack_arrays({"update": torch.zeros(HUGE // 4)})
 
 
-HUGE_UPDATES: dict[str, Callable[[RecordDict], None]] = {
+def break_header(content: RecordDict) -> None:
+    """Reply an array that says nothing sensible of itself."""
+    said = b"{[]: 1}"
+    file = b"\x93NUMPY\x01\x00" + len(said).to_bytes(2, "little") + said
+    content["model"] = ArrayRecord({"update": Array("float32", (1,), "numpy.ndarray", file)})
+
+
+UPDATES: dict[str, Callable[[RecordDict], None]] = {
+    "broken header": break_header,
     "huge update": lambda content: content.update(model=pack_arrays({"update": torch.rand(HUGE // 4)})),
     "huge zeros": add_zeros,
     "huge note": lambda content: content.update(note=ConfigRecord({"note": os.urandom(HUGE)})),
 }
-HUGE_DIGEST = "huge digest"
+
+
+def damage(content: RecordDict) -> RecordDict:
+    """Change one bit of a digest's file."""
+    file = bytearray(read_bytes(content, "digest", "file", HUGE))
+    file[-2] ^= 1
+    return RecordDict({"digest": pack_bytes("file", bytes(file))})
+
+
+DIGESTS: dict[str, Callable[[RecordDict], RecordDict]] = {
+    "huge digest": lambda content: RecordDict({"digest": pack_bytes("file", os.urandom(HUGE))}),
+    "damaged digest": damage,
+}
 DYING = "dies while it replies"
 
 
@@ -71,9 +91,7 @@ def die_while_replying() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
         # one at a time: a second one on its way could be the last
-        hand_over(
-            pieces, push_one_and_die, object_ids_to_push=object_ids_to_push, max_concurrent_pushes=1
-        )
+        hand_over(pieces, push_one_and_die, object_ids_to_push=object_ids_to_push, max_concurrent_pushes=1)
 
     flowers.push_objects = begin_to_hand_over
 
@@ -88,16 +106,14 @@ def main() -> None:
         if lie == DYING:
             die_while_replying()
         content = honest(LIES[lie](reply) if lie in LIES else reply)
-        HUGE_UPDATES.get(lie, lambda content: None)(content)
+        UPDATES.get(lie, lambda content: None)(content)
         return content
 
-    def give_digest(silo: DeployedSilo) -> RecordDict:
-        return RecordDict({"digest": pack_bytes("file", os.urandom(HUGE))})
-
-    if lie == HUGE_DIGEST:
-        replaced: Any = DeployedSilo
-        replaced.give_digest = give_digest
-    elif lie in LIES or lie in HUGE_UPDATES or lie == DYING:
+    silos: Any = DeployedSilo
+    give = silos.give_digest
+    if lie in DIGESTS:
+        silos.give_digest = lambda silo: DIGESTS[lie](give(silo))
+    elif lie in LIES or lie in UPDATES or lie == DYING:
         app.pack_reply = pack_reply
     else:
         sys.exit(f"lying_silo.py: {lie!r} is no lie")
