@@ -486,11 +486,11 @@ def test_a_reply_of_600_megabytes_costs_the_moderator_no_memory(tmp_path: Path, 
 
 
 FLOWERS_WAY = """
-from feddig.flower import courier
+from feddig.flower import courier, server_app
 from feddig.flower.intake import PlainIntake
-from feddig.flower.server_app import app
 
 courier.open_intake = PlainIntake
+app = server_app.app
 """
 
 
