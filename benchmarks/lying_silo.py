@@ -1,20 +1,24 @@
-"""A silo's app that trains honestly and replies something else: started by chaos.py in place of the silo's own.
+"""A silo's app that trains honestly and replies something else, or dies while it replies.
+
+Started by chaos.py, and by the tests, in place of the silo's own.
 
 python lying_silo.py LIE [what Flower gives to the app]
 """
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.app.message import array
+from flwr.supernode.runtime import run_clientapp
 
 from feddig.flower import client_app, own_app
-from feddig.flower.arrays import pack_arrays, pack_bytes
+from feddig.flower.arrays import pack_arrays, pack_bytes, read_bytes
 from feddig.flower.deployed_silo import DeployedSilo
 from feddig.messages import Reply
 
@@ -44,12 +48,52 @@ def add_zeros(content: RecordDict) -> None:
     content["model"] = pack_arrays({"update": torch.zeros(HUGE // 4)})
 
 
-HUGE_UPDATES: dict[str, Callable[[RecordDict], None]] = {
+def break_header(content: RecordDict) -> None:
+    """Reply an array that says nothing sensible of itself."""
+    said = b"{[]: 1}"
+    file = b"\x93NUMPY\x01\x00" + len(said).to_bytes(2, "little") + said
+    content["model"] = ArrayRecord({"update": Array("float32", (1,), "numpy.ndarray", file)})
+
+
+UPDATES: dict[str, Callable[[RecordDict], None]] = {
+    "broken header": break_header,
     "huge update": lambda content: content.update(model=pack_arrays({"update": torch.rand(HUGE // 4)})),
     "huge zeros": add_zeros,
     "huge note": lambda content: content.update(note=ConfigRecord({"note": os.urandom(HUGE)})),
 }
-HUGE_DIGEST = "huge digest"
+
+
+def damage(content: RecordDict) -> RecordDict:
+    """Change one bit of a digest's file."""
+    file = bytearray(read_bytes(content, "digest", "file", HUGE))
+    file[-2] ^= 1
+    return RecordDict({"digest": pack_bytes("file", bytes(file))})
+
+
+DIGESTS: dict[str, Callable[[RecordDict], RecordDict]] = {
+    "huge digest": lambda content: RecordDict({"digest": pack_bytes("file", os.urandom(HUGE))}),
+    "damaged digest": damage,
+}
+DYING = "dies while it replies"
+
+
+def die_while_replying() -> None:
+    """Have this process killed when it has handed over the first of the pieces that its reply comes in."""
+    flowers: Any = run_clientapp
+    hand_over = flowers.push_objects
+
+    def begin_to_hand_over(
+        pieces: dict[str, Any], push: Callable[[str, bytes], None], *, object_ids_to_push: set[str]
+    ) -> None:
+        def push_one_and_die(name: str, piece: bytes) -> None:
+            push(name, piece)
+            print(f"killed with 1 of {len(object_ids_to_push)} pieces handed over", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        # one at a time: a second one on its way could be the last
+        hand_over(pieces, push_one_and_die, object_ids_to_push=object_ids_to_push, max_concurrent_pushes=1)
+
+    flowers.push_objects = begin_to_hand_over
 
 
 def main() -> None:
@@ -59,17 +103,17 @@ def main() -> None:
     honest = app.pack_reply
 
     def pack_reply(reply: Reply) -> RecordDict:
+        if lie == DYING:
+            die_while_replying()
         content = honest(LIES[lie](reply) if lie in LIES else reply)
-        HUGE_UPDATES.get(lie, lambda content: None)(content)
+        UPDATES.get(lie, lambda content: None)(content)
         return content
 
-    def give_digest(silo: DeployedSilo) -> RecordDict:
-        return RecordDict({"digest": pack_bytes("file", os.urandom(HUGE))})
-
-    if lie == HUGE_DIGEST:
-        replaced: Any = DeployedSilo
-        replaced.give_digest = give_digest
-    elif lie in LIES or lie in HUGE_UPDATES:
+    silos: Any = DeployedSilo
+    give = silos.give_digest
+    if lie in DIGESTS:
+        silos.give_digest = lambda silo: DIGESTS[lie](give(silo))
+    elif lie in LIES or lie in UPDATES or lie == DYING:
         app.pack_reply = pack_reply
     else:
         sys.exit(f"lying_silo.py: {lie!r} is no lie")

@@ -1,5 +1,6 @@
 """A real federation on this machine: processes with TLS and keys, some of which are killed, stopped or lied to."""
 
+import json
 import os
 import re
 import signal
@@ -20,9 +21,10 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 from feddig import run
 from feddig.digest import read_digest, write_digest
 from feddig.experiment_file import read_experiment
+from feddig.files import write_atomically
 from feddig.flower.contract import read_contract
 from feddig.flower.deployed_silo import open_silo
-from feddig.flower.federation_folder import FederationFolder
+from feddig.flower.federation_folder import FederationFolder, SiloFolder
 from feddig.flower.identity import is_alive
 from feddig.flower.own_app import SILO_PROGRAM, write_programs
 from feddig.flower.processes import end, free_port, running
@@ -37,6 +39,8 @@ pytestmark = [
 SILOS = 2
 APP, NODE, LINK = "flwr-serverapp", "feddig.flower.supernode", "feddig.flower.superlink"
 HUNG = "time.sleep(600)"
+AWAY_AND_BACK = "absence.scenario=round-robin"
+"""Of two silos: the first is away in the second round and back in the third, with the state that its stand-in left."""
 EXPERIMENT = """
 [data]
 name = "fashion-mini"
@@ -120,6 +124,11 @@ def until(
     raise AssertionError(f"not in {seconds:g} s; the log's end:\n{log_of(folder)[-3000:]}")
 
 
+def told(folder: FederationFolder, line: str) -> int:
+    """Wait for a line of the moderator's log, and give the round that it names."""
+    return int(until(folder, lambda: re.search(line, log_of(folder)))[1])
+
+
 def log_of(folder: FederationFolder) -> str:
     file = folder.moderator.run / "log.txt"
     return file.read_text(encoding="utf-8") if file.exists() else "none yet"
@@ -174,11 +183,17 @@ def check_nothing_was_lost(folder: FederationFolder) -> None:
         assert held.hash == sent.hash
 
 
-def compare_with_one_process(folder: FederationFolder, there: Path) -> float:
-    """Run the same experiment in this process; give the largest difference in any parameter."""
+def compare_with_one_process(folder: FederationFolder, there: Path, *, replay: bool = False) -> float:
+    """Run the same experiment in this process, by its schedule or with who was really there.
+
+    Gives the largest difference in any parameter.
+    """
     experiment = read_experiment(folder.moderator.run / "experiment.toml")
-    data = replace(experiment.data, name="fashion-mini", limit=300)
-    run(replace(experiment, data=data), there, device="cpu")
+    data, absence = replace(experiment.data, name="fashion-mini", limit=300), experiment.absence
+    if replay:
+        happened = str(folder.moderator.run / "availability.csv")
+        absence = replace(absence, scenario="file", file=happened)
+    run(replace(experiment, data=data, absence=absence), there, device="cpu")
     differences = []
     for file in ("model.safetensors", "guidance.safetensors"):
         here, other = load_file(folder.moderator.run / file), load_file(there / file)
@@ -211,7 +226,7 @@ def test_a_deployment_gives_what_one_process_gives(tmp_path: Path) -> None:
     folder = init(
         tmp_path / "federation",
         "algorithm.name=feddig+feddyn",
-        "absence.scenario=sequential",
+        AWAY_AND_BACK,
         "training.rounds=3",
     )
     with up(folder) as process:
@@ -225,7 +240,7 @@ def test_so_does_every_other_algorithm(tmp_path: Path, base: str) -> None:
     folder = init(
         tmp_path / "federation",
         f"algorithm.name=feddig+{base}",
-        "absence.scenario=sequential",
+        AWAY_AND_BACK,
         "training.rounds=3",
     )
     with up(folder) as process:
@@ -286,6 +301,41 @@ exec {python} -P {liar} "{lie}" "$@"
 MEGABYTE = 2**20
 
 
+def make_liar(silo: SiloFolder, lie: str) -> None:
+    """Have a silo's node start an app that lies; write_programs makes it honest again."""
+    script = LIES.format(python=sys.executable, liar=LIAR, lie=lie)
+    (silo.programs / SILO_PROGRAM).write_text(script, encoding="utf-8")
+
+
+@pytest.mark.slow
+def test_an_app_killed_while_it_hands_its_answer_over_costs_its_silo_a_few_rounds(tmp_path: Path) -> None:
+    deadline = 25.0
+    folder = init(tmp_path / "federation", training_deadline=deadline)
+    silo = folder.silo("silo-0")
+
+    def said() -> str:
+        return (silo.logs / "supernode.log").read_text(encoding="utf-8")
+
+    with up(folder):
+        until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
+        node = running(silo.path, NODE)
+        make_liar(silo, "dies while it replies")
+        pieces = until(folder, lambda: re.search(r"killed with 1 of (\d+) pieces handed over", said()))
+        write_programs(silo.programs)
+        assert int(pieces[1]) > 2
+        missed = told(folder, r"silo 0, round (\d+): no reply to train in 25 s")
+        until(folder, lambda: missed in recalled_in(folder, 0))
+        until(folder, lambda: rounds_of(folder, 0)[-1] > missed)
+        back = next(round for round in rounds_of(folder, 0) if round > missed)
+        assert "the app ended before its answer was whole" in said()
+        assert running(silo.path, NODE) == node, "it is the same node that goes on"
+        # nobody else was kept waiting
+        between = done(folder)[missed:back]
+        assert all(row["present"] == [1] and row["recalled"] == [0] for row in between)
+        assert max(row["seconds"] for row in between) < deadline + 10
+    check_nothing_was_lost(folder)
+
+
 def peak(party: Path, program: str) -> int:
     """Give the most bytes that a program ever had in memory."""
     peaks = []
@@ -293,6 +343,112 @@ def peak(party: Path, program: str) -> int:
         lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
         peaks += [1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
     return max(peaks)
+
+
+def growth(folder: FederationFolder, before: dict[str, int], sent: str) -> dict[str, int]:
+    """Give by how much the moderator's programs have grown; added to the file that FEDDIG_PEAKS names, if any."""
+    grown = {program: peak(folder.moderator.path, program) - most for program, most in before.items()}
+    if "FEDDIG_PEAKS" in os.environ:
+        file = Path(os.environ["FEDDIG_PEAKS"])
+        noted = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+        in_mib = [{name: round(most / MEGABYTE) for name, most in one.items()} for one in (before, grown)]
+        noted.append({"sent": sent, "before_mib": in_mib[0], "grown_mib": in_mib[1]})
+        write_atomically(file, json.dumps(noted, indent=2) + "\n")
+    return grown
+
+
+REFUSED = {
+    "exception": "the silo could not answer; its own log says why",
+    "nan": "its reply is refused: its update holds NaN or infinity",
+    "too short": r"its reply is refused: its update is float32\(\d+,\)",
+    "too large": "its reply is refused: its update is longer than any number can say",
+    "no steps": "its reply is refused: it tells of 0 steps",
+    "another round": r"its reply is refused: it is of round \d+, not",
+    "another silo": "its reply is refused: it is of silo 1, not 0",
+    "broken header": "its reply is refused: its update is no numpy array",
+}
+
+
+@pytest.mark.slow
+def test_whatever_a_silo_replies_is_refused_and_told_and_the_others_go_on(tmp_path: Path) -> None:
+    folder = init(tmp_path / "federation")
+    silo = folder.silo("silo-0")
+    missed = []
+    with up(folder):
+        until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
+        app = running(folder.moderator.path, APP)
+        for lie, said in REFUSED.items():
+            make_liar(silo, lie)
+            missed.append(told(folder, rf"silo 0, round (\d+): .*{said}"))
+        write_programs(silo.programs)
+        until(folder, lambda: rounds_of(folder, 0)[-1] > missed[-1])
+        for row in (done(folder)[round] for round in missed):
+            assert (row["present"], row["recalled"]) == ([1], [0])
+        assert running(folder.moderator.path, APP) == app, "it was not ended by any of this"
+    check_nothing_was_lost(folder)
+
+
+def come_back(folder: FederationFolder, silo: SiloFolder) -> None:
+    """End a silo's node, and wait for the next one that its supervisor starts."""
+    first = set(running(silo.path, NODE))
+    for process in first:
+        _send(process, signal.SIGTERM)
+    until(folder, lambda: set(running(silo.path, NODE)) - first)
+
+
+@pytest.mark.slow
+def test_a_silo_that_returns_with_a_damaged_digest_or_another_one_is_refused_it(tmp_path: Path) -> None:
+    folder = init(tmp_path / "federation")
+    silo = folder.silo("silo-0")
+    held = folder.moderator.run / "digests" / "silo-0.safetensors"
+    with up(folder):
+        until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
+        sent = held.read_bytes()
+        assert sent == silo.digest.read_bytes()
+
+        come_back(folder, silo)
+        make_liar(silo, "damaged digest")
+        missed = told(
+            folder, r"silo 0, round (\d+): its digest is refused: its content does not match its hash"
+        )
+        until(folder, lambda: missed in recalled_in(folder, 0))
+        write_programs(silo.programs)
+        until(folder, lambda: rounds_of(folder, 0)[-1] > missed)
+        assert held.read_bytes() == sent
+
+        digest = read_digest(silo.digest)
+        write_digest(silo.digest, replace(digest, features=digest.features + 1))
+        come_back(folder, silo)
+        until(folder, lambda: "silo 0: sends another digest" in log_of(folder))
+        last = len(done(folder))
+        until(folder, lambda: rounds_of(folder, 0)[-1] >= last)
+        assert "the contract allows no new release; the held one stays" in log_of(folder)
+        assert held.read_bytes() == sent
+        write_digest(silo.digest, digest)
+    check_nothing_was_lost(folder)
+
+
+@pytest.mark.slow
+def test_with_nobody_there_rounds_go_on_by_recall_until_the_silos_are_back(tmp_path: Path) -> None:
+    deadline = 20.0
+    # without anybody to wait for a round takes no time
+    folder = init(tmp_path / "federation", "training.rounds=2000", training_deadline=deadline)
+    with up(folder):
+        until(folder, lambda: done(folder) and done(folder)[-1]["present"] == [0, 1])
+        stopped = [one for silo in range(SILOS) for one in running(folder.silo(f"silo-{silo}").path)]
+        for process in stopped:
+            _send(process, signal.SIGSTOP)
+
+        def alone() -> list[dict[str, Any]]:
+            return [row for row in done(folder) if not row["present"]]
+
+        until(folder, lambda: len(alone()) >= 3)
+        for process in stopped:
+            _send(process, signal.SIGCONT)
+        assert all(row["recalled"] == [0, 1] for row in alone())
+        assert max(row["seconds"] for row in alone()) < deadline + 10
+        until(folder, lambda: done(folder)[-1]["present"] == [0, 1])
+    check_nothing_was_lost(folder)
 
 
 @pytest.mark.slow
@@ -312,18 +468,13 @@ def test_a_reply_of_600_megabytes_costs_the_moderator_no_memory(tmp_path: Path, 
         until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
         before = {program: peak(folder.moderator.path, program) for program in (APP, LINK)}
         if "digest" in lie:  # it is asked for when a silo comes back
-            first = running(silo.path, NODE)
-            for process in first:
-                _send(process, signal.SIGTERM)
-            until(folder, lambda: set(running(silo.path, NODE)) - set(first))
-        script = LIES.format(python=sys.executable, liar=LIAR, lie=lie)
-        (silo.programs / SILO_PROGRAM).write_text(script, encoding="utf-8")
-        refusal = until(folder, lambda: re.search(rf"silo 0, round (\d+): {said}", log_of(folder)))
-        missed = int(refusal[1])
+            come_back(folder, silo)
+        make_liar(silo, lie)
+        missed = told(folder, rf"silo 0, round (\d+): {said}")
         until(folder, lambda: missed in recalled_in(folder, 0))
         write_programs(silo.programs)
         until(folder, lambda: len(done(folder)) > missed + 1)
-        grown = {program: peak(folder.moderator.path, program) - most for program, most in before.items()}
+        grown = growth(folder, before, lie)
         assert max(grown.values()) < 150 * MEGABYTE, (before, grown)
         assert 1 in done(folder)[missed]["present"]
         if lie != "huge note":
@@ -334,16 +485,56 @@ def test_a_reply_of_600_megabytes_costs_the_moderator_no_memory(tmp_path: Path, 
     check_nothing_was_lost(folder)
 
 
+FLOWERS_WAY = """
+from feddig.flower import courier, server_app
+from feddig.flower.intake import PlainIntake
+
+courier.open_intake = PlainIntake
+app = server_app.app
+"""
+
+
+@pytest.mark.slow
+def test_pulled_as_flower_does_it_600_megabytes_cost_the_moderator_gigabytes(tmp_path: Path) -> None:
+    folder = init(tmp_path / "federation")
+    silo, app = folder.silo("silo-0"), folder.moderator.app
+    (app / "flowers_way").mkdir()
+    (app / "flowers_way" / "__init__.py").write_text("", encoding="utf-8")
+    (app / "flowers_way" / "app.py").write_text(FLOWERS_WAY, encoding="utf-8")
+    project = (app / "pyproject.toml").read_text(encoding="utf-8")
+    changed = project.replace("feddig.flower.server_app:app", "flowers_way.app:app")
+    (app / "pyproject.toml").write_text(changed, encoding="utf-8")
+    with up(folder):
+        until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
+        before = {program: peak(folder.moderator.path, program) for program in (APP, LINK)}
+        make_liar(silo, "huge update")
+        missed = told(folder, r"silo 0, round (\d+): its reply is refused: its update has 600,000,128 bytes")
+        write_programs(silo.programs)
+        until(folder, lambda: len(done(folder)) > missed + 1)
+        grown = growth(folder, before, "huge update, as Flower does it")
+    assert grown[APP] > 1000 * MEGABYTE, (
+        "if this is small, Flower no longer needs our way of taking replies in"
+    )
+
+
 @pytest.mark.slow
 def test_a_moderator_killed_in_the_joint_update_goes_on_from_the_last_finished_round(tmp_path: Path) -> None:
-    folder = init(tmp_path / "federation", "moderator.joint_epochs=150")
-    with up(folder):
+    folder = init(
+        tmp_path / "federation",
+        "algorithm.name=feddig+feddyn",
+        "moderator.joint_epochs=150",
+        "training.rounds=4",
+    )
+    with up(folder) as process:
         until(folder, in_state(folder, "joint", rounds=1), pause=0.02)
         before = done(folder)
         kill(folder.moderator.path, APP)
         until(folder, lambda: len(done(folder)) > len(before))
         assert done(folder)[: len(before)] == before
+        assert process.wait(240) == 0, log_of(folder)[-3000:]
     check_nothing_was_lost(folder)
+    # nor of the model, or of what the algorithm remembers of each silo
+    assert compare_with_one_process(folder, tmp_path / "here", replay=True) <= 1e-5
 
 
 @pytest.mark.slow

@@ -22,8 +22,9 @@ pytestmark = pytest.mark.flower
 BASES = ("fedavg", "fedprox", "fednova", "feddyn", "adabest")
 
 EXPERIMENT = {
-    "data": {"name": "fashion-mini", "limit": 400},
-    "absence": {"scenario": "sequential"},
+    "data": {"name": "fashion-mini", "limit": 400, "silos": 3},
+    # two of three silos: the first is away in the second round and back in the third
+    "absence": {"scenario": "round-robin"},
     "model": {"classifier": "small"},
     "training": {"rounds": 3, "batch": 32, "lr": 0.003, "threads": 1},
 }
@@ -46,7 +47,7 @@ def main(grid, context):
         moderate(grid, read_experiment(file), Path(file).with_suffix(""), deadline=120)
 
 resources = {"client_resources": {"num_cpus": 1}, "init_args": {"num_cpus": 2}}
-run_simulation(server, client, num_supernodes=4, backend_config=resources)
+run_simulation(server, client, num_supernodes=3, backend_config=resources)
 """
 
 
@@ -78,7 +79,9 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.usefixtures("quiet", "own_home")
 def test_flwr_run_takes_the_example_as_it_is(tmp_path: Path) -> None:
     (command,) = [command for command in commands_of("docs/flower.md") if command.words[0] == "flwr"]
-    (tmp_path / "mine.toml").write_text(write_experiment(experiment_from_table(EXPERIMENT)), encoding="utf-8")
+    # as many silos as the command has supernodes
+    experiment = experiment_from_table({**EXPERIMENT, "data": {**EXPERIMENT["data"], "silos": 4}})
+    (tmp_path / "mine.toml").write_text(write_experiment(experiment), encoding="utf-8")
     flwr = Path(sys.executable).with_name("flwr")
     done = subprocess.run(
         [flwr, *(word.replace("/home/me", str(tmp_path)) for word in command.words[1:])],

@@ -1,6 +1,7 @@
 """A whole federation over a grid in this process: silos that fail in every way, and a moderator that is cut off."""
 
 import json
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 from flwr.app import Error, RecordDict
 from safetensors.torch import load_file
 
-from feddig import Dataset, Experiment, FedDigError, run
+from feddig import Dataset, Experiment, FedDigError, moderator, run
 from feddig.absence import read_absence
 from feddig.digest import read_digest, write_digest
 from feddig.flower.arrays import pack_bytes, read_bytes
@@ -78,10 +79,11 @@ def largest_difference(left: Path, right: Path) -> float:
 
 
 @pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("scenario", ["sequential", "round-robin"])
 def test_a_federation_gives_what_one_process_gives(
-    make: Make, tmp_path: Path, tiny_experiment: Give, tiny_dataset: Dataset, base: str
+    make: Make, tmp_path: Path, tiny_experiment: Give, tiny_dataset: Dataset, base: str, scenario: str
 ) -> None:
-    sections = {"algorithm": {"name": f"feddig+{base}"}, "absence": {"scenario": "sequential"}}
+    sections = {"algorithm": {"name": f"feddig+{base}"}, "absence": {"scenario": scenario}}
     folder = make(**sections, training={"rounds": 3})
     summary = moderate(folder, LocalGrid(folder, 3))
     there = tmp_path / "one process"
@@ -95,10 +97,13 @@ def test_a_federation_gives_what_one_process_gives(
     assert (folder.moderator.run / "availability.csv").read_text(encoding="utf-8") == table
 
 
+@pytest.mark.parametrize("base", BASES)
 def test_what_really_happened_can_be_replayed_in_one_process(
-    make: Make, tmp_path: Path, tiny_experiment: Give, tiny_dataset: Dataset
+    make: Make, tmp_path: Path, tiny_experiment: Give, tiny_dataset: Dataset, base: str
 ) -> None:
-    folder = make()
+    """Silo 1 fails twice and is sent, when it is back, the state that its stand-ins left."""
+    algorithm = {"name": f"feddig+{base}"}
+    folder = make(algorithm=algorithm)
     grid = LocalGrid(folder, 3)
     grid.faults.set(1, "train", lambda message, silo: Error(5, "gone"), [1, 2])
     moderate(folder, grid)
@@ -109,7 +114,7 @@ def test_what_really_happened_can_be_replayed_in_one_process(
         [1, 1, 1, 1],
     ]
     absence = {"scenario": "file", "file": str(table)}
-    experiment = tiny_experiment(absence=absence, training={"rounds": 4})
+    experiment = tiny_experiment(algorithm=algorithm, absence=absence, training={"rounds": 4})
     run(experiment, tmp_path / "replayed", device="cpu", dataset=tiny_dataset)
     assert (
         largest_difference(
@@ -216,6 +221,46 @@ def test_a_silo_that_is_away_is_not_waited_for_and_comes_back_by_its_key(make: M
     ledger = Ledger(folder.silo("silo-2").ledger).entries()
     assert [entry.kind for entry in ledger] == ["release", "resend"]
     assert ledger[0].digest == ledger[1].digest
+
+
+def test_who_is_away_is_recalled_while_the_others_train_and_who_fails_after_that(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make(training={"rounds": 2})
+    grid = LocalGrid(folder, 3)
+    happened: list[str] = []
+    asked, recalled, real = threading.Event(), threading.Event(), moderator.train_locally
+
+    def train(*given: Any, who: str, **rest: Any) -> Any:
+        if who == "recall of silo 2, round 1":
+            assert asked.wait(20), "nobody is asked before the recall is done"
+        trained = real(*given, who=who, **rest)
+        happened.append(who)
+        if who == "recall of silo 2, round 1":
+            recalled.set()
+        return trained
+
+    def answer_after_the_recall(message: Any, silo: Any) -> RecordDict:
+        asked.set()
+        assert recalled.wait(20), "nobody is recalled before all have answered"
+        happened.append("silo 0 answers")
+        return answer_well(message, silo)
+
+    def leave(grid: LocalGrid) -> None:
+        if (folder.moderator.run / "metrics.jsonl").exists() and rows(folder.moderator.run):
+            grid.nodes.pop(2, None)
+
+    monkeypatch.setattr(moderator, "train_locally", train)
+    grid.before = leave
+    grid.faults.set(0, "train", answer_after_the_recall, [1])
+    grid.faults.set(1, "train", lambda message, silo: Error(5, "gone"), [1])
+    moderate(folder, grid)
+    assert [one for one in happened if not one.startswith("joint")] == [
+        "recall of silo 2, round 1",
+        "silo 0 answers",
+        "recall of silo 1, round 1",
+    ]
+    assert sorted(rows(folder.moderator.run)[1]["recalled"]) == [1, 2]
 
 
 def test_a_late_reply_is_dropped_and_told_of(make: Make) -> None:

@@ -227,6 +227,24 @@ def test_a_silo_runs_no_app_but_its_own(whole: Open, tmp_path: Path) -> None:
     assert whole.everything_as_before()
 
 
+def test_nothing_that_is_started_tells_anybody_or_downloads_anything(
+    whole: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = {
+        "FLWR_TELEMETRY_ENABLED=0",
+        "FLWR_DISABLE_UPDATE_CHECK=1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION=1",
+        "RAY_USAGE_STATS_ENABLED=0",
+    }
+    moderator, silo = whole.folder.moderator.path, whole.folder.silo("north").path
+    started = [*running(moderator, "feddig.flower.superlink"), *running(silo, NODE)]
+    assert len(started) == 2
+    for process in started:
+        assert wanted <= set(Path(f"/proc/{process}/environ").read_text(encoding="utf-8").split("\0"))
+    monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "1")
+    assert surroundings(silo, silo)["FLWR_TELEMETRY_ENABLED"] == "0", "whatever the user's own setting is"
+
+
 def test_registering_twice_changes_nothing(whole: Open) -> None:
     before = whole.control.nodes()
     whole.control.register(whole.folder.moderator, whole.contract)

@@ -72,9 +72,10 @@ def read_tensor(name: str, array: Array, parameters: int) -> Tensor:
         if np.lib.format.read_magic(stream) != (1, 0):
             raise ValueError("an unknown version")
         shape, _, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=LONGEST_HEADER)
-    except ValueError as error:
+    except Exception as error:
+        # whoever sends it chooses how its header is broken, and numpy minds that in many ways
         raise WireError(f"its {name} is no numpy array: {error}") from None
-    if dtype.name not in TYPES or shape not in ((), (parameters,)):
+    if dtype.name not in TYPES or not dtype.isnative or shape not in ((), (parameters,)):
         raise WireError(f"its {name} is {dtype}{shape}")
     values = array.data[stream.tell() :]
     if len(values) != math.prod(shape) * dtype.itemsize:
