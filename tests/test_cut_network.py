@@ -69,10 +69,16 @@ class Line:
         asked = b""
         while b"\r\n\r\n" not in asked:
             asked += inner.recv(4096)
+        assert asked.startswith(b"CONNECT 127.0.0.2:")
         if self._cut.is_set():
             return  # whoever waits for an answer waits
         host, _, port = asked.split()[1].decode().rpartition(":")
-        outer = socket.create_connection((host, int(port)))
+        try:
+            outer = socket.create_connection((host, int(port)))
+        except OSError:
+            inner.sendall(b"HTTP/1.1 502 Bad Gateway\r\n\r\n")
+            inner.shutdown(socket.SHUT_RDWR)
+            return
         self._ends.append(outer)
         inner.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
         threading.Thread(target=self._carry, args=[outer, inner], daemon=True).start()
@@ -98,9 +104,10 @@ def line() -> Iterator[Line]:
 
 @contextmanager
 def parties(folder: FederationFolder, line: Line) -> Iterator[None]:
-    """Run the moderator and each silo by commands of their own; the last silo has no other way out than the line."""
+    """Run the moderator and each silo by commands of their own; the last silo is told to go by the line."""
     moderator, silos = folder.moderator.path, [folder.silo(f"silo-{silo}").path for silo in range(2)]
-    behind = {**os.environ, "HTTPS_PROXY": line.address, "NO_PROXY": "", "no_proxy": ""}
+    # HTTP_PROXY too: what its own processes tell each other must not go there
+    behind = {**os.environ, "HTTPS_PROXY": line.address, "HTTP_PROXY": line.address, "NO_PROXY": ""}
     commands = [("moderator", moderator, dict(os.environ)), ("silo", silos[0], dict(os.environ))]
     started = []
     try:
@@ -125,7 +132,8 @@ def parties(folder: FederationFolder, line: Line) -> Iterator[None]:
 
 
 def test_a_silo_whose_network_is_cut_is_recalled_and_counted_again(tmp_path: Path, line: Line) -> None:
-    folder = init(tmp_path / "federation", training_deadline=DEADLINE)
+    # another name of this machine, for which a proxy is asked as for any other
+    folder = init(tmp_path / "federation", training_deadline=DEADLINE, host="127.0.0.2")
     with parties(folder, line):
         until(folder, lambda: rounds_of(folder, 1))
         assert line.carried > 0

@@ -63,14 +63,18 @@ def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def init(
-    path: Path, *settings: str, training_deadline: float = 60.0, digest_deadline: float = 60.0
+    path: Path,
+    *settings: str,
+    training_deadline: float = 60.0,
+    digest_deadline: float = 60.0,
+    host: str = "127.0.0.1",
 ) -> FederationFolder:
     """Write the folders of a small federation."""
     file = path.with_suffix(".toml")
     file.write_text(EXPERIMENT, encoding="utf-8")
     command = [
         sys.executable, "-m", "feddig", "federation", "init", path, "--silos", SILOS, "--experiment", file,
-        "--rehearse", "fashion-mini", "--port", free_port(),
+        "--rehearse", "fashion-mini", "--host", host, "--port", free_port(),
         "--training-deadline", training_deadline, "--digest-deadline", digest_deadline,
         *(part for setting in settings for part in ("--set", setting)),
     ]  # fmt: skip

@@ -10,12 +10,14 @@ import subprocess
 import sys
 import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.request import proxy_bypass
 
 import pytest
 
@@ -43,7 +45,7 @@ from feddig.flower.processes import (
     stop,
     surroundings,
 )
-from feddig.flower.reaching import reaches
+from feddig.flower.reaching import keep_off_proxies, reaches
 from feddig.flower.rehearsal import Rehearsal
 from feddig.flower.superlink import Gate, check_gate
 from feddig.flower.supervisor import check_folder, supervise
@@ -187,6 +189,7 @@ folder = ""
 """
 CODE = """
 import time
+from base64 import b64encode
 from pathlib import Path
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -449,6 +452,60 @@ def test_a_moderator_without_tls_is_refused_and_one_that_is_away_is_waited_for(t
             reaches(f"127.0.0.1:{port}", tmp_path / "ca.crt")
         thread.join()
     assert reaches(f"127.0.0.1:{free_port()}", tmp_path / "ca.crt") is False
+
+
+@pytest.mark.parametrize(
+    ("spared", "then"),
+    [
+        ("", "127.0.0.1,localhost"),
+        ("intern.example, 127.0.0.1", "intern.example,127.0.0.1,localhost"),
+        ("*", "*"),
+    ],
+)
+def test_this_machine_is_reached_without_a_proxy(
+    monkeypatch: pytest.MonkeyPatch, spared: str, then: str
+) -> None:
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("NO_PROXY", spared)
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
+    keep_off_proxies()
+    assert os.environ["NO_PROXY"] == then
+    assert proxy_bypass("127.0.0.1")
+
+
+def test_the_moderator_is_reached_through_the_proxy_that_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_certificate(tmp_path / "ca.crt", Authority.create("x").certificate)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("NO_PROXY", "")
+    asked = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def refuse() -> None:
+            connection, _ = listener.accept()
+            with connection:
+                asked.append(connection.recv(1000))
+                connection.sendall(b"HTTP/1.1 407 Proxy Authentication Required\r\n\r\n")
+
+        thread = threading.Thread(target=refuse)
+        thread.start()
+        monkeypatch.setenv("HTTPS_PROXY", f"http://ann:p%40ss@127.0.0.1:{listener.getsockname()[1]}")
+        assert reaches("moderator.example:9092", tmp_path / "ca.crt") is False
+        thread.join()
+    assert asked[0].startswith(b"CONNECT moderator.example:9092 ")
+    assert b"Proxy-Authorization: Basic " + b64encode(b"ann:p@ss") in asked[0]
+
+
+def test_a_proxy_of_another_kind_is_refused_with_a_remedy_and_without_its_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_certificate(tmp_path / "ca.crt", Authority.create("x").certificate)
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.setenv("NO_PROXY", "")
+    monkeypatch.setenv("HTTPS_PROXY", "socks5://ann:secret@gate.example:1080")
+    with pytest.raises(FedDigError, match=r"socks5://gate\.example is no proxy.*http://host:port.*NO_PROXY"):
+        reaches("moderator.example:9092", tmp_path / "ca.crt")
 
 
 def test_a_silos_folder_that_does_not_belong_together_is_refused(tmp_path: Path) -> None:

@@ -65,8 +65,10 @@ def federation_moderator(
     need_flower()
     from feddig.flower.federation_folder import ModeratorFolder
     from feddig.flower.hosting import host
+    from feddig.flower.reaching import keep_off_proxies
     from feddig.flower.stopping import told_to_stop
 
+    keep_off_proxies()
     with told_to_stop() as stopping:
         done = host(ModeratorFolder(folder), stopping)
     _conclude(done, stopping.is_set(), f"feddig federation moderator {folder}")
@@ -81,9 +83,11 @@ def federation_silo(
     show_log(log_level)
     need_flower()
     from feddig.flower.federation_folder import SiloFolder
+    from feddig.flower.reaching import keep_off_proxies
     from feddig.flower.stopping import told_to_stop
     from feddig.flower.supervisor import supervise
 
+    keep_off_proxies()
     with told_to_stop() as stopping:
         supervise(SiloFolder(folder), stopping)
     print("stopped; the digest stands in from now on, where the moderator holds it", file=sys.stderr)

@@ -1,14 +1,32 @@
-"""Whether a moderator answers at its address, and is the one that a silo trusts: tried before Flower is started."""
+"""Whether a moderator answers at its address, and is the one that a silo trusts: tried before Flower is started.
 
-import socket
+Many organisations let nothing out but through a proxy, which HTTPS_PROXY names, and NO_PROXY the hosts that need none.
+Flower goes by these, so what is tried here does too; and what a party's own processes tell each other never does.
+"""
+
+import os
 import ssl
+from base64 import b64encode
+from http.client import HTTPSConnection
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from feddig.errors import FedDigError
 
 SECONDS = 10.0
 EXPIRED, OTHER_HOST = 10, (62, 64)
 """OpenSSL's numbers of these faults: X509_V_ERR_CERT_HAS_EXPIRED, _HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH."""
+THIS_MACHINE = ("127.0.0.1", "localhost")
+
+
+def keep_off_proxies() -> None:
+    """Have this process and those that it starts reach this machine without a proxy, whatever is set for others."""
+    spared = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if spared.strip() == "*":
+        return
+    hosts = dict.fromkeys([*filter(None, map(str.strip, spared.split(","))), *THIS_MACHINE])
+    os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(hosts)
 
 
 def reaches(address: str, ca: Path) -> bool:
@@ -19,12 +37,10 @@ def reaches(address: str, ca: Path) -> bool:
         trust = ssl.create_default_context(cafile=str(ca))
     except (OSError, ssl.SSLError) as error:
         raise FedDigError(f"{ca}: is no certificate ({error}); copy it again from the moderator") from None
+    connection = _route(host, int(port), trust)
     try:
-        with (
-            socket.create_connection((host, int(port)), SECONDS) as plain,
-            trust.wrap_socket(plain, server_hostname=host),
-        ):
-            return True
+        connection.connect()
+        return True
     except ssl.SSLCertVerificationError as error:
         raise FedDigError(f"{address}: {_fault(error, ca)}") from None
     except ssl.SSLEOFError:
@@ -36,6 +52,27 @@ def reaches(address: str, ca: Path) -> bool:
         ) from None
     except OSError:
         return False
+    finally:
+        connection.close()
+
+
+def _route(host: str, port: int, trust: ssl.SSLContext) -> HTTPSConnection:
+    """Go straight to the host, or through the proxy that is set for it."""
+    proxies = getproxies()
+    proxy = proxies.get("https") or proxies.get("all")
+    if not proxy or proxy_bypass(host):
+        return HTTPSConnection(host, port, timeout=SECONDS, context=trust)
+    parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    if parts.scheme != "http" or not parts.hostname:
+        raise FedDigError(
+            f"HTTPS_PROXY: {parts.scheme}://{parts.hostname} is no proxy that silos can use; "
+            f"set one as http://host:port, or name {host} in NO_PROXY"
+        )
+    connection = HTTPSConnection(parts.hostname, parts.port or 80, timeout=SECONDS, context=trust)
+    named = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else ""
+    basic = {"Proxy-Authorization": f"Basic {b64encode(named.encode()).decode()}"} if named else {}
+    connection.set_tunnel(host, port, basic)
+    return connection
 
 
 def _fault(error: ssl.SSLCertVerificationError, ca: Path) -> str:

@@ -55,7 +55,8 @@ _SILO = """# Run sheet of silo {silo}, {member}, in {name}
 
    It connects to {address}; nothing connects to you. It starts its node again after a crash, and bridges
    the minute in which a node that was killed is refused. Stop it with Ctrl-C: you are then away, and your digest stands
-   in for you. Start it again to come back.
+   in for you. Start it again to come back. If only a proxy leads out, set HTTPS_PROXY=http://host:port first; it must
+   pass TLS through as it is.
 
 Your images never leave this machine. What leaves is your digest, once, and in each round the update of the model;
 `released/` holds the digest as it was sent and the ledger of what it costs (`feddig ledger show released/{ledger}`).
