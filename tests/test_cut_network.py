@@ -14,7 +14,8 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from feddig.flower.federation_folder import FederationFolder
-from feddig.flower.processes import end, running
+from feddig.flower.processes import running
+from real_parties import stop
 from test_deployment import NODE, check_nothing_was_lost, done, init, recalled_in, rounds_of, until
 
 pytestmark = [
@@ -119,16 +120,7 @@ def parties(folder: FederationFolder, line: Line) -> Iterator[None]:
                 )
         yield
     finally:
-        for process in started:
-            process.terminate()
-        for process in started:
-            try:
-                process.wait(40)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        for path in (moderator, *silos):
-            end(running(path))
+        stop(started, [moderator, *silos])
 
 
 def test_a_silo_whose_network_is_cut_is_recalled_and_counted_again(tmp_path: Path, line: Line) -> None:

@@ -27,9 +27,10 @@ from feddig.flower.deployed_silo import open_silo
 from feddig.flower.federation_folder import FederationFolder, SiloFolder
 from feddig.flower.identity import is_alive
 from feddig.flower.own_app import SILO_PROGRAM, write_programs
-from feddig.flower.processes import end, free_port, running
+from feddig.flower.processes import free_port, running
 from feddig.flower.status import Status, read_status
 from folders import rows
+from real_parties import stop
 
 pytestmark = [
     pytest.mark.flower,
@@ -98,14 +99,7 @@ def up(folder: FederationFolder) -> Iterator[subprocess.Popen[bytes]]:
         for party in parties:  # one that was stopped could not end
             for left in running(party):
                 _send(left, signal.SIGCONT)
-        process.terminate()
-        try:
-            process.wait(40)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        for party in parties:
-            end(running(party))
+        stop([process], parties)
 
 
 def _send(process: int, number: int) -> None:

@@ -20,8 +20,9 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from documented import Command, commands_of
-from feddig.flower.processes import end, free_port, running
+from feddig.flower.processes import free_port
 from folders import rows
+from real_parties import stop
 
 pytestmark = [
     pytest.mark.flower,
@@ -76,16 +77,7 @@ def going_on(
                 )
         yield started
     finally:
-        for process in started:
-            process.terminate()
-        for process in started:
-            try:
-                process.wait(40)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-        for party in (parties / "moderator", *(parties / "silos").iterdir()):
-            end(running(party.resolve()))
+        stop(started, [party.resolve() for party in (parties / "moderator", *(parties / "silos").iterdir())])
 
 
 def until(holds: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
