@@ -124,6 +124,7 @@ def test_who_stops_does_not_end_its_successor(party: Path) -> None:
     assert running(party) == []
 
 
+@pytest.mark.slow
 def test_whoever_comes_next_does_not_end_those_who_wait_behind_it(party: Path) -> None:
     first = work(party, "first")
     wait_for(holds(party, "first"))

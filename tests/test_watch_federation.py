@@ -48,6 +48,7 @@ def data_of(page: live.LivePage) -> dict[str, Any]:
     return dict(json.loads(text.split('id="data">')[1].split("</script>")[0]))
 
 
+@pytest.mark.slow
 def test_a_federation_is_watched_from_before_its_start_to_its_end(federation: FederationFolder) -> None:
     page = _page_about(federation.path)
     assert told(page)["state"] == "waiting"
