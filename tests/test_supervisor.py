@@ -1,6 +1,5 @@
 """Real processes on this machine: who gets in and who does not, what comes back after a kill, what is left of it."""
 
-import asyncio
 import json
 import os
 import signal
@@ -11,19 +10,16 @@ import sys
 import threading
 import time
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from urllib.request import proxy_bypass
 
 import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
-
-from starlette.middleware import Middleware
 
 from feddig.errors import FedDigError
 from feddig.experiment_file import demo_experiment
@@ -34,7 +30,6 @@ from feddig.flower.credentials import Authority, write_certificate, write_key, w
 from feddig.flower.federation_folder import FederationFolder, ModeratorFolder, SiloFolder
 from feddig.flower.identity import is_alive
 from feddig.flower.initialise import Plan, initialise, planned
-from feddig.flower.pieces import CHUNK
 from feddig.flower.processes import (
     MARK,
     end,
@@ -47,7 +42,6 @@ from feddig.flower.processes import (
 )
 from feddig.flower.reaching import keep_off_proxies, reaches
 from feddig.flower.rehearsal import Rehearsal
-from feddig.flower.superlink import Gate, check_gate
 from feddig.flower.supervisor import check_folder, supervise
 from folders import start_feddig
 
@@ -345,65 +339,6 @@ def test_from_another_address_only_the_door_for_silos_is_open(whole: Open) -> No
 
 def link_log(whole: Open) -> str:
     return (whole.folder.moderator.logs / "superlink.log").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("client", "path", "status"),
-    [
-        (("127.0.0.1", 1), "/v1/control/start-run", 200),
-        (("::1", 1), "/v1/control/start-run", 200),
-        (("192.0.2.7", 1), "/v1/fleet/pull-messages", 200),
-        (("192.0.2.7", 1), "/v1/control/start-run", 403),
-        (("192.0.2.7", 1), "/v1/fleet/../control/start-run", 200),  # the app finds no such path
-        (("192.0.2.7", 1), "//v1/fleet/x", 403),
-        (("nonsense", 1), "/v1/runtime/x", 403),
-        (None, "/v1/control/start-run", 403),
-    ],
-)
-def test_the_gate(client: tuple[str, int] | None, path: str, status: int) -> None:
-    assert at_the_gate(client, path) == status
-
-
-def at_the_gate(client: tuple[str, int] | None, path: str, headers: Mapping[str, str] | None = None) -> int:
-    """Give the HTTP status with which a request is answered."""
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-
-    told: list[dict[str, Any]] = []
-
-    async def send(message: Any) -> None:
-        told.append(message)
-
-    async def receive() -> Any:
-        return {"type": "http.request"}
-
-    named = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-    asyncio.run(Gate(app)({"type": "http", "path": path, "client": client, "headers": named}, receive, send))
-    return int(told[0]["status"])
-
-
-@pytest.mark.parametrize(
-    ("path", "headers", "status"),
-    [
-        ("push-object", {"content-length": f"{CHUNK}"}, 200),
-        ("push-object", {"content-length": "600000000"}, 413),
-        ("push-object", {"transfer-encoding": "chunked"}, 411),
-        ("push-object", {"content-length": "-1"}, 411),
-        ("push-messages", {"content-length": "60000"}, 200),
-        ("push-messages", {"content-length": f"{CHUNK}"}, 413),
-        ("pull-messages", {}, 200),
-    ],
-)
-def test_the_gate_lets_nothing_in_that_is_too_long(path: str, headers: dict[str, str], status: int) -> None:
-    assert at_the_gate(("192.0.2.7", 1), f"/v1/fleet/{path}", headers) == status
-    assert at_the_gate(("127.0.0.1", 1), f"/v1/fleet/{path}", headers) == status, "also from this machine"
-
-
-def test_a_flower_that_takes_no_gate_is_not_started() -> None:
-    check_gate(SimpleNamespace(_get_middleware=lambda: [Middleware(Gate)]))
-    with pytest.raises(SystemExit, match="takes no gate"):
-        check_gate(SimpleNamespace(_get_middleware=list))
 
 
 def test_an_expired_certificate_is_told_at_once(tmp_path: Path) -> None:
