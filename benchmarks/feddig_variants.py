@@ -5,8 +5,8 @@
 Settings are first_results.py's, so that the variant `as shipped` repeats its line. A scale is the largest value of the
 code on generated images (64 as shipped); `wide guidance` is a P_G whose transposed convolutions overlap; `of seed 3`
 draws one thing (P_G's first weights, those of M, digests, partition) as that seed does, and all else as seed
-0. Writes OUT/<data set>.json after each run, and skips variants that are in it already. `--draw` runs nothing and draws
-the curves of --variants from that file, as OUT/<data set>.png.
+0; `and all of seed 3` draws everything so. Writes OUT/<data set>.json after each run, and skips variants that are in it
+already. `--draw` runs nothing and draws the curves of --variants from that file, as OUT/<data set>.png.
 """
 
 import argparse
@@ -68,6 +68,11 @@ def with_seed_of(part: str, seed: int) -> Callable[[Experiment], Experiment]:
     return lambda experiment: replace(experiment, **{part: replace(getattr(experiment, part), seed=seed)})
 
 
+def with_seed(seed: int) -> Callable[[Experiment], Experiment]:
+    """Draw everything from another seed."""
+    return lambda experiment: replace(experiment, seed=seed, data=replace(experiment.data, seed=seed))
+
+
 def guidance_of(seed: int) -> Callable[[Experiment], Networks]:
     """Give P_G the first weights that it has in a run of this seed."""
 
@@ -117,6 +122,13 @@ VARIANTS: dict[str, tuple[Callable[[Experiment], Experiment], Callable[[Experime
     "P_G of seed 2": (same, guidance_of(2)),
     "dark P_G": (same, dark_guidance(0, -2.0)),
     "darker P_G": (same, dark_guidance(0, -4.0)),
+    "darkest P_G": (same, dark_guidance(0, -8.0)),
+    **{
+        f"{name} P_G and all of seed {seed}": (with_seed(seed), dark_guidance(seed, bias))
+        for name, bias in (("dark", -2.0), ("darker", -4.0), ("darkest", -8.0))
+        for seed in (1, 2, 3)
+    },
+    "all of seed 2": (with_seed(2), shipped),
     "dark P_G of seed 1": (same, dark_guidance(1, -2.0)),
     "digests of seed 3": (with_seed_of("digest", 3), shipped),
     "partition of seed 3": (with_seed_of("data", 3), shipped),
