@@ -21,7 +21,7 @@ from feddig.experiment_file import experiment_from_table, read_experiment, write
 from feddig.files import write_atomically
 from feddig.flower.contract import read_contract
 from feddig.flower.federation_folder import FederationFolder, SiloFolder
-from feddig.flower.processes import end, free_port, running, start, surroundings
+from feddig.flower.processes import end, finish, free_port, running, start, surroundings
 from feddig.flower.status import Status, read_status
 from feddig.record import ResultsFolder
 
@@ -122,15 +122,7 @@ class RehearsedFederation:
         parties = [self.folder.moderator.path, *(silo.path for silo in self.silos)]
         for party in parties:  # one that was stopped could not end
             send(running(party), signal.SIGCONT)
-        processes = [one for one in (self.process, *self.by_hand.values()) if one is not None]
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        finish([one for one in (self.process, *self.by_hand.values()) if one is not None], STOP_SECONDS)
         for party in parties:
             end(running(party))
 

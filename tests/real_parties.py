@@ -4,20 +4,13 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from feddig.flower.processes import end, running
+from feddig.flower.processes import end, finish, running
 
 STOP_SECONDS = 40.0
 
 
 def stop(started: Sequence[subprocess.Popen[bytes]], parties: Iterable[Path]) -> None:
     """Tell these processes to end, kill those that do not, and end whatever still runs for these parties' folders."""
-    for process in started:
-        process.terminate()
-    for process in started:
-        try:
-            process.wait(STOP_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    finish(started, STOP_SECONDS)
     for party in parties:
         end(running(party))

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +29,8 @@ from feddig.flower.identity import is_alive
 from feddig.flower.own_app import SILO_PROGRAM, write_programs
 from feddig.flower.processes import free_port, running
 from feddig.flower.status import Status, read_status
+from feddig.privacy.ledger import Ledger
+from feddig.privacy.ledger_format import RELEASE, RESEND
 from folders import rows
 from real_parties import stop
 
@@ -69,6 +71,7 @@ def init(
     training_deadline: float = 60.0,
     digest_deadline: float = 60.0,
     host: str = "127.0.0.1",
+    options: Sequence[str] = (),
 ) -> FederationFolder:
     """Write the folders of a small federation."""
     file = path.with_suffix(".toml")
@@ -77,7 +80,7 @@ def init(
         sys.executable, "-m", "feddig", "federation", "init", path, "--silos", SILOS, "--experiment", file,
         "--rehearse", "fashion-mini", "--host", host, "--port", free_port(),
         "--training-deadline", training_deadline, "--digest-deadline", digest_deadline,
-        *(part for setting in settings for part in ("--set", setting)),
+        *(part for setting in settings for part in ("--set", setting)), *options,
     ]  # fmt: skip
     subprocess.run([str(part) for part in command], check=True, capture_output=True, timeout=60)
     return FederationFolder(path)
@@ -423,6 +426,31 @@ def test_a_silo_that_returns_with_a_damaged_digest_or_another_one_is_refused_it(
         assert "the contract allows no new release; the held one stays" in log_of(folder)
         assert held.read_bytes() == sent
         write_digest(silo.digest, digest)
+    check_nothing_was_lost(folder)
+
+
+@pytest.mark.slow
+def test_where_the_contract_allows_it_a_silo_replaces_its_digest_and_pays_for_both(tmp_path: Path) -> None:
+    folder = init(tmp_path / "federation", options=["--new-release"])
+    silo = folder.silo("silo-0")
+    held = folder.moderator.run / "digests" / "silo-0.safetensors"
+    with up(folder):
+        until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
+        first = read_digest(silo.digest)
+        write_digest(silo.digest, replace(first, features=first.features + 1))
+        second = read_digest(silo.digest)
+        come_back(folder, silo)
+        until(folder, lambda: read_digest(held).hash == second.hash)
+        assert f"silo 0: its digest {second.hash[:12]} is kept" in log_of(folder)
+        last = len(done(folder))
+        until(folder, lambda: rounds_of(folder, 0)[-1] > last)
+
+        kill(folder.moderator.path, APP)  # its checkpoint may still name the first
+        last = len(done(folder))
+        until(folder, lambda: rounds_of(folder, 0)[-1] > last)
+    noted = [(entry.kind, entry.digest) for entry in Ledger(silo.ledger).entries()]
+    assert noted[:2] == [(RELEASE, first.hash), (RELEASE, second.hash)]
+    assert set(noted[2:]) == {(RESEND, second.hash)}, "the next moderator's app asked for it again"
     check_nothing_was_lost(folder)
 
 

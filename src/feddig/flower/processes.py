@@ -141,14 +141,20 @@ def _send(name: str, one: signal.Signals) -> None:
 
 def stop(process: subprocess.Popen[bytes], party: Path, patience: float) -> None:
     """Stop a program that we started, and everything that was started with it for the same party."""
-    if process.poll() is None:
-        process.terminate()
-        try:
-            process.wait(patience)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    finish([process], patience)
     end(started_by_us(party))
+
+
+def finish(programs: Sequence[subprocess.Popen[bytes]], patience: float) -> None:
+    """Tell programs that we started to end, all at once, and kill those that do not."""
+    for program in programs:
+        program.terminate()
+    for program in programs:
+        try:
+            program.wait(patience)
+        except subprocess.TimeoutExpired:
+            program.kill()
+            program.wait()
 
 
 def free_port() -> int:

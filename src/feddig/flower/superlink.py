@@ -12,6 +12,7 @@ from starlette.middleware import Middleware
 
 from feddig.flower.frugality import Sweep, give_back_at_once, keep_little
 from feddig.flower.gate import Gate
+from feddig.flower.handshakes import log_refused_handshakes
 from feddig.flower.turns import Turns
 
 LAYERS: list[Any] = [Gate, Turns, Sweep]
@@ -30,6 +31,7 @@ def main() -> None:
     check_layers(interfaces)
     keep_little(sql_mixin)
     give_back_at_once()
+    log_refused_handshakes()
     flower_superlink()
 
 
