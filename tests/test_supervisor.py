@@ -149,17 +149,19 @@ def _port(folder: FederationFolder) -> str:
     return read_contract(folder.contract).address.rpartition(":")[2]
 
 
-def a_node(folder: SiloFolder, *options: str) -> str:
-    """Run Flower's own SuperNode for some seconds and give what it says."""
+def a_node(folder: SiloFolder, *options: str, until: str = "") -> str:
+    """Run Flower's own SuperNode until it ends or says this, or for some seconds, and give what it says."""
     environment = surroundings(folder.path, folder.path / "flwr")
     log = folder.path / "node.log"
     process = start(
         [find_program("flower-supernode"), "--port", str(free_port()), *options], log, environment
     )
     try:
-        process.wait(8)
-    except subprocess.TimeoutExpired:
-        pass
+        last = time.monotonic() + 20
+        while process.poll() is None and time.monotonic() < last:
+            if until and until in log.read_text(encoding="utf-8"):
+                break
+            time.sleep(0.1)
     finally:
         stop(process, folder.path, 5)
     return log.read_text(encoding="utf-8")
@@ -285,7 +287,9 @@ def test_without_a_key_nobody_gets_in(whole: Open, tmp_path: Path) -> None:
 
 
 def test_without_tls_nobody_gets_in(whole: Open, tmp_path: Path) -> None:
-    said = a_node(SiloFolder(tmp_path), "--superlink", whole.contract.address, "--insecure")
+    said = a_node(
+        SiloFolder(tmp_path), "--superlink", whole.contract.address, "--insecure", until="attempt failed"
+    )
     assert "SuperNode ID" not in said
     assert "Connection attempt failed" in said
     assert re.search(r"refused: somebody who speaks no TLS, or not ours: .*HTTP_REQUEST", link_log(whole))
