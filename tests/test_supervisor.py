@@ -283,6 +283,7 @@ def test_without_a_key_nobody_gets_in(whole: Open, tmp_path: Path) -> None:
     ca = str(whole.folder.moderator.ca)
     said = a_node(SiloFolder(tmp_path), "--superlink", whole.contract.address, "--root-certificates", ca)
     assert "All SuperNodes must be registered" in said
+    assert "Attempted to register SuperNode with public key" in link_log(whole)
     assert whole.everything_as_before()
 
 
