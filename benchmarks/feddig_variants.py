@@ -5,7 +5,7 @@
 Settings are first_results.py's, so that the variant `as shipped` repeats its line. A scale is the largest value of the
 code on generated images (64 as shipped); `wide guidance` is a P_G whose transposed convolutions overlap; `of seed 3`
 draws one thing (P_G's first weights, those of M, digests, partition) as that seed does, and all else as seed
-0; `and all of seed 3` draws everything so. Writes OUT/<data set>.json after each run, and skips variants that are in it
+0; `and all of seed 3` draws everything so; `linear F_D` is the other reading of the paper's size. Writes OUT/<data set>.json after each run, and skips variants that are in it
 already. `--draw` runs nothing and draws the curves of --variants from that file, as OUT/<data set>.png.
 """
 
@@ -26,7 +26,7 @@ from torch import nn
 from feddig import Networks
 from feddig.experiment import Experiment
 from feddig.files import write_atomically
-from feddig.models.classifier import build_classifier
+from feddig.models.classifier import Classifier, build_classifier, size_matched_raw
 from feddig.models.guidance import build_guidance
 from feddig.report.figures import COLOURS
 from feddig.report.results import read_result
@@ -108,6 +108,20 @@ def classifier_of(seed: int) -> Callable[[Experiment], Networks]:
     return build
 
 
+def linear_digest_part(seed: int) -> Callable[[Experiment], Networks]:
+    """Give M the other F_D that fits the paper's 1.00 MB: one layer, 256 to 325 numbers."""
+
+    def build(experiment: Experiment) -> Networks:
+        torch.manual_seed(derive(seed, "initial weights", "classifier"))
+        digest_part = nn.Sequential(nn.Flatten(), nn.Linear(256, 325), nn.ReLU())
+        head = nn.Sequential(
+            nn.Linear(2048 + 325, 512), nn.ReLU(), nn.Linear(512, CLASSES[experiment.data.name])
+        )
+        return Networks(classifier=Classifier(size_matched_raw(1), digest_part, head))
+
+    return build
+
+
 def fixed(**networks: Any) -> Callable[[Experiment], Networks]:
     """Give these networks, whatever the experiment."""
     return lambda _: Networks(**{name: build() for name, build in networks.items()})
@@ -128,7 +142,11 @@ VARIANTS: dict[str, tuple[Callable[[Experiment], Experiment], Callable[[Experime
         for name, bias in (("dark", -2.0), ("darker", -4.0), ("darkest", -8.0))
         for seed in (1, 2, 3)
     },
-    "all of seed 2": (with_seed(2), shipped),
+    **{f"all of seed {seed}": (with_seed(seed), shipped) for seed in (1, 2, 3)},
+    **{
+        f"linear F_D and all of seed {seed}": (with_seed(seed), linear_digest_part(seed))
+        for seed in (0, 1, 2, 3)
+    },
     "dark P_G of seed 1": (same, dark_guidance(1, -2.0)),
     "digests of seed 3": (with_seed_of("digest", 3), shipped),
     "partition of seed 3": (with_seed_of("data", 3), shipped),
