@@ -19,7 +19,7 @@ from feddig.files import write_atomically
 
 OURS = """
 import sys
-from feddig.flower import own_app
+from feddig.federation.flower_1_41 import own_app
 sys.argv = ["flwr-clientapp"]
 try:
     own_app.main()
@@ -29,7 +29,7 @@ except SystemExit:  # there is no message here
 FLOWERS = """
 import sys
 import flwr.supernode.cli.flwr_clientapp
-import feddig.flower.client_app
+import feddig.federation.client_app
 print(len(sys.modules))
 """
 

@@ -41,15 +41,15 @@ from rehearsed_federation import (
     small_experiment,
 )
 
-from feddig.absence import read_absence
-from feddig.digest import read_digest
+from feddig.core.absence import read_absence
+from feddig.digest.digest import read_digest
 from feddig.errors import FedDigError
+from feddig.federation.flower_1_41.own_app import SILO_PROGRAM, write_programs
+from feddig.federation.processes.processes import running
 from feddig.files import write_atomically
-from feddig.flower.own_app import SILO_PROGRAM, write_programs
-from feddig.flower.processes import running
 from feddig.privacy.ledger import Ledger
 from feddig.report.figures import AWAY, COLOURS, HERE
-from feddig.running import run
+from feddig.runs.run import run
 
 KINDS = ("kill", "stop", "hang", "restart", "bad reply")
 KILLS = ("app in training", "app in the joint update", "SuperLink", "everything")

@@ -18,10 +18,10 @@ from typing import Any
 
 from first_results import experiment_of
 
-from feddig.experiment_file import demo_experiment
+from feddig.experiment.toml import demo_experiment
 from feddig.files import write_atomically
 from feddig.report.results import read_result
-from feddig.running import run
+from feddig.runs.run import run
 
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.05)
 

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from paper_round import CLASSES, IMAGES, SHARES, cut, draw_images
 
-from feddig.device import choose_device, describe_device
-from feddig.digest import make_digest
+from feddig.core.samples import ImageSource, RawSamples
+from feddig.digest.digest import make_digest
+from feddig.experiment.device import choose_device, describe_device
 from feddig.models.encoder import load_encoder
-from feddig.samples import ImageSource, RawSamples
 from feddig.settings import DigestSettings, PrivacySettings
 
 MECHANISMS = {

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from feddig.device import describe_device
+from feddig.experiment.device import describe_device
 from feddig.privacy.discrete import DiscreteGaussian, DiscreteLaplace
 from feddig.privacy.integer_noise import IntegerNoise
 from feddig.privacy.words import SeededSource, Source, SystemSource

@@ -32,10 +32,10 @@ from encoder_trials import (
 )
 from torch import Tensor, nn
 
+from feddig.core.samples import ImageSource
 from feddig.data import Images, load_dataset
 from feddig.errors import DivergenceError
-from feddig.models.encoder_making import BATCH, STEPS, Recipe, make_encoder
-from feddig.samples import ImageSource
+from feddig.models.train_encoder import BATCH, STEPS, Recipe, make_encoder
 from feddig.seeds import numpy_stream, torch_stream
 
 SETS = ("fashion-mnist", "emnist-byclass")

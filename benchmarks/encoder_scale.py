@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from feddig import Networks, read_experiment, run
 from feddig.models.encoder import load_encoder
-from feddig.models.encoder_making import LARGEST_VALUE
+from feddig.models.train_encoder import LARGEST_VALUE
 
 PAPER = Path(__file__).parent.parent / "experiments" / "paper.toml"
 

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from feddig.models.encoder_making import generate_images, reconstruction_error
+from feddig.models.train_encoder import generate_images, reconstruction_error
 
 SIZE = 32
 SAMPLES_PER_DIGEST = 4

@@ -5,8 +5,9 @@
 Settings are first_results.py's, so that the variant `as shipped` repeats its line. A scale is the largest value of the
 code on generated images (64 as shipped); `wide guidance` is a P_G whose transposed convolutions overlap; `of seed 3`
 draws one thing (P_G's first weights, those of M, digests, partition) as that seed does, and all else as seed
-0; `and all of seed 3` draws everything so; `linear F_D` is the other reading of the paper's size. Writes OUT/<data set>.json after each run, and skips variants that are in it
-already. `--draw` runs nothing and draws the curves of --variants from that file, as OUT/<data set>.png.
+0; `and all of seed 3` draws everything so; `linear F_D` is the other reading of the paper's size. Writes
+OUT/<data set>.json after each run, and skips variants that are in it already. `--draw` runs nothing and draws
+the curves of --variants from that file, as OUT/<data set>.png.
 """
 
 import argparse
@@ -24,13 +25,13 @@ from matplotlib.figure import Figure
 from torch import nn
 
 from feddig import Networks
-from feddig.experiment import Experiment
+from feddig.experiment.experiment import Experiment
 from feddig.files import write_atomically
 from feddig.models.classifier import Classifier, build_classifier, size_matched_raw
 from feddig.models.guidance import build_guidance
 from feddig.report.figures import COLOURS
 from feddig.report.results import read_result
-from feddig.running import run
+from feddig.runs.run import run
 from feddig.seeds import derive
 
 LEAVES = (100, 150, 200, 250)

@@ -21,11 +21,11 @@ from typing import Any
 from rehearsed_federation import LoadWatch, RehearsedFederation, small_experiment
 
 from feddig.errors import FedDigError
-from feddig.experiment import Experiment
+from feddig.experiment.experiment import Experiment
+from feddig.federation.folders import SiloFolder
+from feddig.federation.processes.processes import surroundings
 from feddig.files import write_atomically
-from feddig.flower.federation_folder import SiloFolder
-from feddig.flower.processes import surroundings
-from feddig.running import run
+from feddig.runs.run import run
 
 PARTS = ("seconds", "seconds_silos", "seconds_joint")
 OPEN = """
@@ -33,7 +33,7 @@ import sys, time
 began = time.perf_counter()
 from pathlib import Path
 import flwr.supernode.runtime.run_clientapp
-from feddig.flower.deployed_silo import open_silo
+from feddig.federation.silo import open_silo
 imported = time.perf_counter()
 open_silo(Path(sys.argv[1]))
 print(imported - began, time.perf_counter() - imported)

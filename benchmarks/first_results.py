@@ -14,13 +14,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from feddig.comparison import Cell, grid, run_grid
 from feddig.errors import FedDigError
-from feddig.experiment import Experiment
-from feddig.experiment_file import experiment_from_table
+from feddig.experiment.experiment import Experiment
+from feddig.experiment.toml import experiment_from_table
 from feddig.files import write_atomically
 from feddig.report.figures import draw_curves
 from feddig.report.results import read_result
+from feddig.runs.compare import Cell, grid, run_grid
 
 CONTROLS = (
     "fedavg", "frozen", "feddig", "digests-only", "feddig-no-recall", "feddig-no-joint", "centralised",

@@ -18,11 +18,11 @@ import torch
 from feddig_variants import guidance_of
 from torch import nn
 
-from feddig.audit_data import load_guidance
-from feddig.experiment_file import experiment_from_table
+from feddig.audit.inputs import load_guidance
+from feddig.experiment.toml import experiment_from_table
 from feddig.files import write_atomically
-from feddig.record import ResultsFolder
-from feddig.running import run
+from feddig.runs.record import ResultsFolder
+from feddig.runs.run import run
 
 SHOWN = 300
 

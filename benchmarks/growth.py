@@ -18,10 +18,10 @@ import torch
 from paper_round import IMAGES, SHARES, Case, Federation, draw_images
 
 from feddig.data.images import Images
-from feddig.device import choose_device, describe_device
+from feddig.experiment.device import choose_device, describe_device
+from feddig.experiment.precision import choose_precision, prepare_device
 from feddig.files import write_atomically
-from feddig.precision import choose_precision, prepare_device
-from feddig.record import ResultsFolder
+from feddig.runs.record import ResultsFolder
 
 SILOS = (4, 16, 64, 256)
 DIGESTS = (1, 4, 16)

@@ -17,10 +17,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from flwr.app.message import array
 from flwr.supernode.runtime import run_clientapp
 
-from feddig.flower import client_app, own_app
-from feddig.flower.arrays import pack_arrays, pack_bytes, read_bytes
-from feddig.flower.deployed_silo import DeployedSilo
-from feddig.messages import Reply
+from feddig.core.messages import Reply
+from feddig.federation import client_app
+from feddig.federation.arrays import pack_arrays, pack_bytes, read_bytes
+from feddig.federation.flower_1_41 import own_app
+from feddig.federation.silo import DeployedSilo
 
 HUGE = 600_000_000
 """Bytes that a reply has which is to fill the moderator's memory."""

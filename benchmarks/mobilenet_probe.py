@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy
 from feddig import load_dataset
 from feddig.models.encoder import encoder_hash, load_encoder
 from feddig.models.mobilenet import fresh_mobilenet
-from feddig.models.mobilenet_weights import import_mobilenet
+from feddig.models.mobilenet_import import import_mobilenet
 
 CHOOSING_SHARE = 5
 """One training image in so many chooses the penalty."""

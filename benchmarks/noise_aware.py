@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from feddig.core.samples import ImageSource
 from feddig.data.datasets import load_dataset
-from feddig.denoising import without_noise
-from feddig.digest import make_digest
+from feddig.digest.denoising import without_noise
+from feddig.digest.digest import make_digest
 from feddig.models.encoder import load_encoder
-from feddig.models.encoder_making import generate_images
-from feddig.samples import ImageSource
+from feddig.models.train_encoder import generate_images
 from feddig.settings import DigestSettings, PrivacySettings
 
 CLASSES = 10

@@ -19,24 +19,24 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from feddig.absence import Absence
-from feddig.algorithms import BASES
+from feddig.core.absence import Absence
+from feddig.core.algorithms import BASES
+from feddig.core.in_process import InProcessEngine
+from feddig.core.moderator import Moderator
+from feddig.core.recipe import read_recipe
+from feddig.core.samples import ImageSource, RawSamples
+from feddig.core.silo import Silo
+from feddig.core.training import RoundResult, run_rounds
+from feddig.core.workers import Lane, Lanes, build_lanes
 from feddig.data.images import Images
-from feddig.device import choose_device, describe_device
-from feddig.engines.in_process import InProcessEngine
-from feddig.lanes import Lane, Lanes, build_lanes
+from feddig.experiment.device import choose_device, describe_device
+from feddig.experiment.precision import choose_precision, prepare_device
+from feddig.gpu.fused import use_kernels
 from feddig.models.classifier import build_classifier
 from feddig.models.encoder import feature_shape, load_encoder
 from feddig.models.flat import FlatNetwork
-from feddig.models.fused import use_kernels
 from feddig.models.guidance import build_guidance
-from feddig.moderator import Moderator
-from feddig.precision import choose_precision, prepare_device
-from feddig.recipe import read_recipe
-from feddig.samples import ImageSource, RawSamples
 from feddig.settings import DigestSettings, ModeratorSettings, PrivacySettings, TrainingSettings
-from feddig.silo import Silo
-from feddig.training import RoundResult, run_rounds
 
 IMAGES, CLASSES, SHAPE = 558_344, 62, (1, 32, 32)
 SHARES = (0.341, 0.236, 0.238, 0.185)

@@ -53,22 +53,22 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from feddig import __version__
-from feddig.absence import Absence
-from feddig.algorithms import BASES
+from feddig.core.absence import Absence
+from feddig.core.algorithms import BASES
+from feddig.core.in_process import InProcessEngine
+from feddig.core.moderator import Moderator
+from feddig.core.recipe import read_recipe
+from feddig.core.samples import ImageSource, RawSamples
+from feddig.core.silo import Silo
+from feddig.core.training import run_rounds
+from feddig.core.workers import build_lanes
 from feddig.data.images import Images
-from feddig.device import describe_device
-from feddig.digest import Digest
-from feddig.engines.in_process import InProcessEngine
-from feddig.lanes import build_lanes
+from feddig.digest.digest import Digest
+from feddig.experiment.device import describe_device
 from feddig.models.classifier import build_classifier
 from feddig.models.flat import FlatNetwork
-from feddig.moderator import Moderator
-from feddig.recipe import read_recipe
-from feddig.samples import ImageSource, RawSamples
 from feddig.seeds import torch_stream
 from feddig.settings import ModeratorSettings, TrainingSettings
-from feddig.silo import Silo
-from feddig.training import run_rounds
 
 HERE = Path(__file__).parent
 CONSTRAINTS = HERE.parent / "constraints.txt"

@@ -15,7 +15,7 @@ from first_results import experiment_of
 
 from feddig.files import write_atomically
 from feddig.report.results import read_result
-from feddig.running import run
+from feddig.runs.run import run
 
 PRECISIONS = ("fp32", "tf32", "bf16")
 LAST = 10

@@ -25,12 +25,12 @@ from statistics import fmean, stdev
 from typing import Any
 
 from feddig.errors import DataError
-from feddig.experiment import Experiment
-from feddig.experiment_file import experiment_from_table
+from feddig.experiment.experiment import Experiment
+from feddig.experiment.toml import experiment_from_table
 from feddig.files import write_atomically
-from feddig.record import ResultsFolder
 from feddig.report.results import read_result
-from feddig.running import resume, run
+from feddig.runs.record import ResultsFolder
+from feddig.runs.run import resume, run
 
 EPSILONS = (8.0, math.inf, 1.0, 4.0, 32.0)
 SAMPLES_PER_DIGEST = (64, 256, 16, 1024, 4)

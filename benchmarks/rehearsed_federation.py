@@ -16,21 +16,21 @@ from types import TracebackType
 from typing import Any
 
 from feddig.errors import FedDigError
-from feddig.experiment import Experiment
-from feddig.experiment_file import experiment_from_table, read_experiment, write_experiment
+from feddig.experiment.experiment import Experiment
+from feddig.experiment.toml import experiment_from_table, read_experiment, write_experiment
+from feddig.federation.contract import read_contract
+from feddig.federation.folders import FederationFolder, SiloFolder
+from feddig.federation.processes.processes import end, finish, free_port, running, start, surroundings
+from feddig.federation.status import Status, read_status
 from feddig.files import write_atomically
-from feddig.flower.contract import read_contract
-from feddig.flower.federation_folder import FederationFolder, SiloFolder
-from feddig.flower.processes import end, finish, free_port, running, start, surroundings
-from feddig.flower.status import Status, read_status
-from feddig.record import ResultsFolder
+from feddig.runs.record import ResultsFolder
 
 DATA, CLASSIFIER = "fashion-mini", "small"
 APP, LINK, NODE, SILO_APP = (
     "flwr-serverapp",
-    "feddig.flower.superlink",
-    "feddig.flower.supernode",
-    "feddig.flower.own_app",
+    "feddig.federation.flower_1_41.superlink",
+    "feddig.federation.flower_1_41.supernode",
+    "feddig.federation.flower_1_41.own_app",
 )
 SUPERVISOR = "federation\0silo"
 """As /proc spells a supervisor's command."""

@@ -20,19 +20,19 @@ import torch
 from paper_round import CLASSES, SHAPE, draw_images
 from torch.profiler import ProfilerActivity, profile
 
-from feddig.algorithms import Correction
-from feddig.device import choose_device, describe_device
-from feddig.digest import Digest
+from feddig.core.algorithms import Correction
+from feddig.core.cuda_graphs import RecordedStep, Recorder
+from feddig.core.samples import DigestSource, ImageSource, Source
+from feddig.core.step import Step, Trainee
+from feddig.digest.digest import Digest
+from feddig.experiment.device import choose_device, describe_device
+from feddig.experiment.precision import prepare_device
+from feddig.gpu.fused import use_kernels
 from feddig.models.classifier import build_classifier
 from feddig.models.encoder import feature_shape, load_encoder
 from feddig.models.flat import FlatNetwork
-from feddig.models.fused import use_kernels
 from feddig.models.guidance import build_guidance
-from feddig.precision import prepare_device
-from feddig.recording import RecordedStep, Recorder
-from feddig.samples import DigestSource, ImageSource, Source
 from feddig.settings import TrainingSettings
-from feddig.step import Step, Trainee
 
 BATCH, IMAGES = 256, 40_000
 VARIANTS = {

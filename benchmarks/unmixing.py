@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from feddig import load_dataset
-from feddig.device import describe_device
-from feddig.digest import Digest, make_digest, mix_groups
+from feddig.attacks.candidates import Candidates, encode_candidates
+from feddig.attacks.unmixing import Unmixing, evaluate_unmixing, unmix
+from feddig.core.samples import ImageSource
+from feddig.digest.digest import Digest, make_digest, mix_groups
+from feddig.experiment.device import describe_device
 from feddig.models.encoder import encoder_hash, load_encoder
-from feddig.privacy.attacks.candidates import Candidates, encode_candidates
-from feddig.privacy.attacks.unmixing import Unmixing, evaluate_unmixing, unmix
-from feddig.samples import ImageSource
 from feddig.seeds import seeded_uniforms, torch_stream
 from feddig.settings import DigestSettings, PrivacySettings
 

@@ -13,13 +13,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from feddig.core.messages import Reply
+from feddig.core.moderator import Moderator
 from feddig.errors import FedDigError
-from feddig.experiment_file import demo_experiment
+from feddig.experiment.toml import demo_experiment
+from feddig.federation.contract import UPDATE_LIMIT
 from feddig.files import write_atomically
-from feddig.flower.contract import UPDATE_LIMIT
-from feddig.messages import Reply
-from feddig.moderator import Moderator
-from feddig.running import run
+from feddig.runs.run import run
 
 BASES = ("fedavg", "fedprox", "fednova", "feddyn", "adabest")
 

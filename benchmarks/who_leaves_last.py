@@ -18,10 +18,10 @@ from typing import Any
 
 from first_results import experiment_of
 
-from feddig.comparison import grid, run_grid
 from feddig.errors import FedDigError
 from feddig.files import write_atomically
 from feddig.report.results import read_result
+from feddig.runs.compare import grid, run_grid
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from feddig import Dataset, Experiment, dataset_from_arrays
-from feddig.experiment_file import experiment_from_table
+from feddig.experiment.toml import experiment_from_table
 
 
 @pytest.fixture(autouse=True)

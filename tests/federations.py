@@ -18,13 +18,13 @@ from flwr.app import Error, RecordDict
 from feddig import Dataset, Experiment
 from feddig.data.lazy import choose
 from feddig.errors import FedDigError
-from feddig.flower.contract import Contract, Member, write_contract
-from feddig.flower.credentials import write_silo_key
-from feddig.flower.deployed_silo import DeployedSilo, open_silo
-from feddig.flower.federation_folder import FederationFolder
-from feddig.flower.own_data import write_silo_file
-from feddig.flower.wire import pack_reply, pack_score, pack_silo, read_about, read_request
-from feddig.layout import lay_out
+from feddig.experiment.layout import lay_out
+from feddig.federation.contract import Contract, Member, write_contract
+from feddig.federation.credentials import write_silo_key
+from feddig.federation.folders import FederationFolder
+from feddig.federation.silo import DeployedSilo, open_silo
+from feddig.federation.silo_data import write_silo_file
+from feddig.federation.wire import pack_reply, pack_score, pack_silo, read_about, read_request
 from feddig.models.encoder import encoder_hash, load_encoder
 
 SILENT = object()

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from feddig.experiment import Experiment
-from feddig.loggers import opening
-from feddig.loggers.base import Outcome
+from feddig.experiment.experiment import Experiment
+from feddig.runs.loggers import opening
+from feddig.runs.loggers.base import Outcome
 
 
 class Notebook:

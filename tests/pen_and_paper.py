@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from feddig.algorithms import Algorithm, FedAvg, Memory, Round
-from feddig.digest import Digest
-from feddig.lanes import Lane, Lanes
-from feddig.messages import Reply, Request
+from feddig.core.algorithms import Algorithm, FedAvg, Memory, Round
+from feddig.core.messages import Reply, Request
+from feddig.core.moderator import Moderator
+from feddig.core.workers import Lane, Lanes
+from feddig.digest.digest import Digest
 from feddig.models.flat import FlatNetwork
-from feddig.moderator import Moderator
 from feddig.settings import ModeratorSettings, TrainingSettings
 
 HALF_WAY = TrainingSettings(batch=100, lr=0.5, momentum=0.0)

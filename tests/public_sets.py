@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from feddig.data.published import PUBLISHED
+from feddig.data.public_sets import PUBLISHED
 
 SIZES = {"train": 10, "test": 4}
 """Images in each part, unless a test wants more."""

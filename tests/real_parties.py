@@ -4,7 +4,7 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from feddig.flower.processes import end, finish, running
+from feddig.federation.processes.processes import end, finish, running
 
 STOP_SECONDS = 40.0
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from feddig.summary import MEASURES
+from feddig.report.measures import MEASURES
 
 
 def write_folder(

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feddig import Absence, draw_absence
-from feddig.absence import PRESETS, SCENARIOS, read_absence
+from feddig.core.absence import PRESETS, SCENARIOS, read_absence
 from feddig.errors import FileFormatError, SettingError
-from feddig.experiment_file import keys as setting_keys
+from feddig.experiment.toml import keys as setting_keys
 
 PAPER = (30, 10, 40, 20)
 """Training samples of four silos; silo 2 is the largest."""

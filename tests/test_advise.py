@@ -10,14 +10,25 @@ import pytest
 import torch
 
 from conftest import draw_tiny_dataset, make_tiny_experiment
-from feddig.advice import ACCURACY, EPSILON, LINKED, Rate, Row, Setting, Wanted, choose, explain, read_row
-from feddig.advice_grid import Pace, lay_grid, pace_experiment, settle
-from feddig.advising import Swept, sweep
+from feddig.advise.advice_files import write_advice
+from feddig.advise.advising import Swept, sweep
+from feddig.advise.choose import (
+    ACCURACY,
+    EPSILON,
+    LINKED,
+    Rate,
+    Row,
+    Setting,
+    Wanted,
+    choose,
+    explain,
+    read_row,
+)
+from feddig.advise.grid import Pace, lay_grid, pace_experiment, settle
+from feddig.audit.effort import Effort
 from feddig.cli import main
 from feddig.errors import FedDigError, FileFormatError, SettingError
-from feddig.experiment import Experiment
-from feddig.privacy.audit.effort import Effort
-from feddig.report.advice_files import write_advice
+from feddig.experiment.experiment import Experiment
 from feddig.settings import DigestSettings, PrivacySettings
 
 TINY = Effort(digests=20, pool=80, records=30, public=60, unmixing_work=200, largest_unmixed=4)
@@ -185,7 +196,7 @@ def test_a_finished_setting_is_not_tried_again(
     def never(*_: object) -> Row:
         raise AssertionError("tried again")
 
-    monkeypatch.setattr("feddig.advising.try_setting", never)
+    monkeypatch.setattr("feddig.advise.advising.try_setting", never)
     again = sweep(shared, GRID, out, effort=TINY, dataset=draw_tiny_dataset())
     assert again.rows == found.rows
     with pytest.raises(AssertionError, match="tried again"):

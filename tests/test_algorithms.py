@@ -15,19 +15,19 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from feddig import Dataset, Experiment
-from feddig.algorithms import BASES, AdaBest, Algorithm, FedAvg, FedDyn, FedNova, FedProx, Memory
-from feddig.algorithms.fednova import effective_steps
+from feddig.core.algorithms import BASES, AdaBest, Algorithm, FedAvg, FedDyn, FedNova, FedProx, Memory
+from feddig.core.algorithms.fednova import effective_steps
+from feddig.core.local import Effort, train_locally
+from feddig.core.messages import State
+from feddig.core.moderator import Moderator
+from feddig.core.recipe import Recipe, names, read_recipe
+from feddig.core.samples import Samples
+from feddig.core.step import Trainee
+from feddig.core.training import run_rounds
 from feddig.errors import SettingError
-from feddig.local import Effort, train_locally
-from feddig.messages import State
 from feddig.models.flat import FlatNetwork
-from feddig.moderator import Moderator
-from feddig.recipe import Recipe, names, read_recipe
-from feddig.samples import Samples
+from feddig.runs.simulation import build_simulation
 from feddig.settings import TrainingSettings
-from feddig.simulation import build_simulation
-from feddig.step import Trainee
-from feddig.training import run_rounds
 from pen_and_paper import HALF_WAY, digest_of, numbers, paper_moderator, reply_of, round_of
 
 NOTHING = Memory({}, ({}, {}))

@@ -15,40 +15,40 @@ import torch
 from PIL import Image
 
 from feddig import load_dataset
-from feddig.audit_data import load_guidance, load_images, load_inputs
-from feddig.audit_guidance import learn_guidance
+from feddig.attacks.canaries import draw_pairs, evaluate_coins, guess_coins
+from feddig.attacks.clipped import AgreedEncoder, clip_as_agreed
+from feddig.attacks.denoiser import denoise, imitate_digests, train_denoiser
+from feddig.attacks.intervals import Estimate, Rate, canary_epsilon
+from feddig.attacks.membership import roc_curve
+from feddig.attacks.noise import Noise
+from feddig.attacks.significance import chance_of_mean, chance_of_ranks, chance_of_rate
+from feddig.audit import audit as running
+from feddig.audit.accountant import check_accountant
+from feddig.audit.audit import Audit, run_audit
+from feddig.audit.canary import check_canaries
+from feddig.audit.effort import Effort
+from feddig.audit.findings import Figure, Finding, judge
+from feddig.audit.inputs import load_guidance, load_images, load_inputs
+from feddig.audit.inversion_check import Painted
+from feddig.audit.lattice import check_numbers
+from feddig.audit.limits import Limits, read_limits
+from feddig.audit.membership import check_membership
+from feddig.audit.rehearsal import mix_without_noise, settings_of
+from feddig.audit.subject import Subject, match_classes, prepare_subject
+from feddig.audit.unmixing import check_unmixing
 from feddig.cli import main
+from feddig.core.samples import ImageSource
 from feddig.data.images import Images
-from feddig.denoising import denoise as denoise_digests
-from feddig.digest import Digest, make_digest, write_digest
+from feddig.digest.denoising import denoise as denoise_digests
+from feddig.digest.digest import Digest, make_digest, write_digest
 from feddig.errors import FedDigError
 from feddig.files import write_tensors
 from feddig.models.encoder import encoder_hash, load_encoder
 from feddig.models.guidance import build_guidance
-from feddig.privacy.attacks.canaries import draw_pairs, evaluate_coins, guess_coins
-from feddig.privacy.attacks.clipped import AgreedEncoder, clip_as_agreed
-from feddig.privacy.attacks.denoiser import denoise, imitate_digests, train_denoiser
-from feddig.privacy.attacks.intervals import Estimate, Rate, canary_epsilon
-from feddig.privacy.attacks.membership import roc_curve
-from feddig.privacy.attacks.noise import Noise
-from feddig.privacy.attacks.significance import chance_of_mean, chance_of_ranks, chance_of_rate
-from feddig.privacy.audit import running
-from feddig.privacy.audit.accountant import check_accountant
-from feddig.privacy.audit.canary import check_canaries
-from feddig.privacy.audit.effort import Effort
-from feddig.privacy.audit.findings import Figure, Finding, judge
-from feddig.privacy.audit.inversion import Painted
-from feddig.privacy.audit.lattice import check_numbers
-from feddig.privacy.audit.limits import Limits, read_limits
-from feddig.privacy.audit.membership import check_membership
-from feddig.privacy.audit.rehearsal import mix_without_noise, settings_of
-from feddig.privacy.audit.running import Audit, run_audit
-from feddig.privacy.audit.subject import Subject, match_classes, prepare_subject
-from feddig.privacy.audit.unmixing import check_unmixing
 from feddig.privacy.integer_noise import IntegerNoise
 from feddig.report.audit_page import audit_page
 from feddig.report.page import renew_page_above, write_report
-from feddig.samples import ImageSource
+from feddig.runs.audit_guidance import learn_guidance
 from feddig.seeds import torch_stream
 from feddig.settings import DigestSettings, PrivacySettings
 from report_folders import write_folder

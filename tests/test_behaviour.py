@@ -13,17 +13,17 @@ from torch import Tensor, nn
 
 from conftest import make_tiny_experiment
 from feddig import Dataset, Experiment, FedDigError, Networks, dataset_from_arrays, run
+from feddig.core.recipe import names, read_recipe
 from feddig.errors import DataError, DivergenceError, SettingError
-from feddig.experiment_file import experiment_from_table
-from feddig.recipe import names, read_recipe
-from feddig.simulation import build_simulation
+from feddig.experiment.toml import experiment_from_table
+from feddig.runs.simulation import build_simulation
 from folders import rows, rows_without_times, tensors
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what takes most of a tiny run's time: the picture, and waiting for the disk."""
-    monkeypatch.setattr("feddig.outcome.draw_run", lambda path: None)
+    monkeypatch.setattr("feddig.runs.outcome.draw_run", lambda path: None)
     monkeypatch.setattr("os.fsync", lambda handle: None)
 
 

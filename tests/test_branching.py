@@ -15,10 +15,10 @@ import pytest
 from conftest import draw_tiny_dataset, make_tiny_experiment
 from feddig import Dataset, Experiment, FedDigError, demo_experiment, grid, run, run_grid
 from feddig.cli import main
-from feddig.comparison import Cell, Outcome
-from feddig.moderator import Moderator
+from feddig.core.moderator import Moderator
+from feddig.core.silo import Silo
 from feddig.report.comparison import write_comparison
-from feddig.silo import Silo
+from feddig.runs.compare import Cell, Outcome
 from folders import contents, rows, snapshot, start_feddig
 
 ALGORITHMS = ["fedavg", "frozen", "feddig", "feddig-no-recall"]
@@ -50,7 +50,7 @@ def quick() -> Iterator[Counter[str]]:
         return counted
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("feddig.outcome.draw_run", lambda path: None)
+        patch.setattr("feddig.runs.outcome.draw_run", lambda path: None)
         patch.setattr("os.fsync", lambda handle: None)
         # the moderator pushes its model once in a round that is trained, and never in a frozen one
         patch.setattr(Moderator, "push", count("rounds", Moderator.push))

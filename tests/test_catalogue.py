@@ -17,7 +17,7 @@ from feddig.data import download, load_dataset, locate
 from feddig.data.catalogue import Entry, describe
 from feddig.data.lazy import LazyPixels
 from feddig.data.locate import cache_folder, find_folder
-from feddig.data.published import PUBLISHED, PublishedSet
+from feddig.data.public_sets import PUBLISHED, PublishedSet
 from feddig.errors import DataError, SettingError
 from public_sets import contents, draw, idx_bytes, labels, records, write
 

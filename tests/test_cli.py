@@ -24,7 +24,7 @@ from conftest import draw_tiny_dataset, make_tiny_experiment
 from feddig import read_digest
 from feddig._version import __version__
 from feddig.cli import main
-from feddig.experiment_file import write_experiment
+from feddig.experiment.toml import write_experiment
 from folders import contents, rows_without_times, snapshot, start_feddig
 
 COMMANDS = [
@@ -908,7 +908,7 @@ def interrupt(*_: object, **__: object) -> None:
 def test_an_interrupted_comparison_says_how_to_go_on(
     give: Give, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("feddig.comparison.run", interrupt)
+    monkeypatch.setattr("feddig.runs.compare.run", interrupt)
     said = give("compare", tiny, "--algorithms", "fedavg", "--out", "mine", "--quiet")
     assert (said.code, said.out) == (130, "")
     assert "finished runs are kept: give the same command again to continue in mine" in said.err
@@ -917,7 +917,7 @@ def test_an_interrupted_comparison_says_how_to_go_on(
 def test_an_interrupted_set_up_does_not_promise_a_resumption(
     give: Give, tiny: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("feddig.running.build_simulation", interrupt)
+    monkeypatch.setattr("feddig.runs.run.build_simulation", interrupt)
     said = give("run", tiny, "--out", "mine", "--quiet")
     assert said.code == 130
     assert "--resume" not in said.err

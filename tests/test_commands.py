@@ -29,7 +29,7 @@ import typer
 import feddig.cli
 from conftest import draw_tiny_dataset
 from documented import ROOT, Command, commands_of, hidden_commands, pages, quoted_commands
-from feddig.experiment_file import demo_experiment, read_experiment
+from feddig.experiment.toml import demo_experiment, read_experiment
 from feddig.report.live_server import LiveServer
 from public_sets import write_all
 from report_folders import write_folder

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from feddig.errors import FedDigError
-from feddig.experiment_file import experiment_from_table
-from feddig.files import write_atomically
-from feddig.flower.contract import (
+from feddig.experiment.toml import experiment_from_table
+from feddig.federation.contract import (
     DIGEST_LIMIT,
     UPDATE_LIMIT,
     Contract,
@@ -17,6 +16,7 @@ from feddig.flower.contract import (
     read_contract,
     write_contract,
 )
+from feddig.files import write_atomically
 
 KEYS = ("a" * 64, "b" * 64)
 

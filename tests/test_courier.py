@@ -11,10 +11,10 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 from flwr.app import Error, RecordDict
 from flwr.common.constant import ErrorCode
 
-from feddig.flower import courier
-from feddig.flower.contract import PATIENCE
-from feddig.flower.courier import Courier
-from feddig.flower.intake import Answer
+from feddig.federation import requests as courier
+from feddig.federation.contract import PATIENCE
+from feddig.federation.flower_1_41.intake import Answer
+from feddig.federation.requests import Courier
 from federations import Answered, write_message
 
 pytestmark = pytest.mark.flower

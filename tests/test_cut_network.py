@@ -13,8 +13,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-from feddig.flower.federation_folder import FederationFolder
-from feddig.flower.processes import running
+from feddig.federation.folders import FederationFolder
+from feddig.federation.processes.processes import running
 from real_parties import stop
 from test_deployment import NODE, check_nothing_was_lost, done, init, recalled_in, rounds_of, until
 

@@ -17,11 +17,11 @@ import pytest
 import torch
 from PIL import Image
 
+from feddig.core.samples import ImageSource, padded_shape
 from feddig.data import Dataset, dataset_from_arrays, load_dataset
 from feddig.data.bundled import CLASS_NAMES, load_fashion_mini
 from feddig.data.datasets import NAMES
 from feddig.errors import DataError, SettingError
-from feddig.samples import ImageSource, padded_shape
 
 BUNDLE = Path(str(files("feddig.data") / "fashion_mini"))
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from feddig import Digest
-from feddig.denoising import denoise, without_noise
-from feddig.samples import DigestSource
+from feddig.core.samples import DigestSource
+from feddig.digest.denoising import denoise, without_noise
 
 CENTRES = torch.tensor([[9.0, 1.0, 4.0, 5.0], [2.0, 8.0, 5.0, 3.0]])
 """Of two classes, far above zero, so that nothing is cut there."""

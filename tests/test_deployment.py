@@ -19,16 +19,16 @@ from safetensors.torch import load_file
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from feddig import run
-from feddig.digest import read_digest, write_digest
-from feddig.experiment_file import read_experiment
+from feddig.digest.digest import read_digest, write_digest
+from feddig.experiment.toml import read_experiment
+from feddig.federation.contract import read_contract
+from feddig.federation.flower_1_41.own_app import SILO_PROGRAM, write_programs
+from feddig.federation.folders import FederationFolder, SiloFolder
+from feddig.federation.processes.identity import is_alive
+from feddig.federation.processes.processes import free_port, running
+from feddig.federation.silo import open_silo
+from feddig.federation.status import Status, read_status
 from feddig.files import write_atomically
-from feddig.flower.contract import read_contract
-from feddig.flower.deployed_silo import open_silo
-from feddig.flower.federation_folder import FederationFolder, SiloFolder
-from feddig.flower.identity import is_alive
-from feddig.flower.own_app import SILO_PROGRAM, write_programs
-from feddig.flower.processes import free_port, running
-from feddig.flower.status import Status, read_status
 from feddig.privacy.ledger import Ledger
 from feddig.privacy.ledger_format import RELEASE, RESEND
 from folders import rows
@@ -40,7 +40,11 @@ pytestmark = [
 ]
 
 SILOS = 2
-APP, NODE, LINK = "flwr-serverapp", "feddig.flower.supernode", "feddig.flower.superlink"
+APP, NODE, LINK = (
+    "flwr-serverapp",
+    "feddig.federation.flower_1_41.supernode",
+    "feddig.federation.flower_1_41.superlink",
+)
 HUNG = "time.sleep(600)"
 AWAY_AND_BACK = "absence.scenario=round-robin"
 """Of two silos: the first is away in the second round and back in the third, with the state that its stand-in left."""
@@ -271,7 +275,7 @@ def test_a_silo_that_hangs_is_recalled_and_counted_again(tmp_path: Path) -> None
 
 
 HANGS = """#!/bin/sh
-exec {python} -c "import time; time.sleep(600)" feddig.flower.own_app "$@"
+exec {python} -c "import time; time.sleep(600)" feddig.federation.flower_1_41.own_app "$@"
 """
 
 
@@ -517,8 +521,9 @@ def test_a_reply_of_600_megabytes_costs_the_moderator_no_memory(tmp_path: Path, 
 
 
 FLOWERS_WAY = """
-from feddig.flower import courier, server_app
-from feddig.flower.intake import PlainIntake
+from feddig.federation import requests as courier
+from feddig.federation import server_app
+from feddig.federation.flower_1_41.intake import PlainIntake
 
 courier.open_intake = PlainIntake
 app = server_app.app
@@ -533,7 +538,7 @@ def test_pulled_as_flower_does_it_600_megabytes_cost_the_moderator_gigabytes(tmp
     (app / "flowers_way" / "__init__.py").write_text("", encoding="utf-8")
     (app / "flowers_way" / "app.py").write_text(FLOWERS_WAY, encoding="utf-8")
     project = (app / "pyproject.toml").read_text(encoding="utf-8")
-    changed = project.replace("feddig.flower.server_app:app", "flowers_way.app:app")
+    changed = project.replace("feddig.federation.server_app:app", "flowers_way.app:app")
     (app / "pyproject.toml").write_text(changed, encoding="utf-8")
     with up(folder):
         until(folder, lambda: len(rounds_of(folder, 0)) >= 1)

@@ -18,14 +18,14 @@ from safetensors.torch import save as save_torch
 from torch import Tensor
 
 from feddig import Digest, demo_experiment, make_digest, read_digest, write_digest
-from feddig.digest import LARGEST_HEADER, check_digest, mix_groups
-from feddig.digest_making import describe_digest, digest_of_silo
+from feddig.digest.digest import LARGEST_HEADER, check_digest, mix_groups
 from feddig.errors import DataError, FileFormatError, SettingError
 from feddig.files import write_tensors
 from feddig.privacy.mechanism import laplace_noise
+from feddig.runs.release import describe_digest, digest_of_silo
+from feddig.runs.simulation import build_simulation
 from feddig.seeds import seeded_uniforms
 from feddig.settings import DigestSettings, PrivacySettings
-from feddig.simulation import build_simulation
 
 QUIET = PrivacySettings(mechanism="none")
 LOUD = PrivacySettings()

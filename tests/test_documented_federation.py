@@ -20,7 +20,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from documented import Command, commands_of
-from feddig.flower.processes import free_port
+from feddig.federation.processes.processes import free_port
 from folders import rows
 from real_parties import stop
 

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 import feddig
-from feddig.algorithms import BASES
-from feddig.experiment_file import keys, read_experiment
-from feddig.recipe import FEDDIG
+from feddig.core.algorithms import BASES
+from feddig.core.recipe import FEDDIG
+from feddig.experiment.toml import keys, read_experiment
 
 ROOT = Path(__file__).parent.parent
 

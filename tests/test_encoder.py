@@ -18,7 +18,7 @@ from feddig.models.encoder import (
     load_encoder,
     save_encoder,
 )
-from feddig.models.encoder_making import (
+from feddig.models.train_encoder import (
     BATCH,
     LARGEST_VALUE,
     SHIPPED_RECIPE,

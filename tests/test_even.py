@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
 from feddig.models.encoder import EVEN, encoder_hash, load_encoder, load_encoder_file, save_encoder
-from feddig.models.encoder_making import generate_images
 from feddig.models.even import LENGTH, SIDE, EvenEncoder
-from feddig.models.even_making import levelling, make_even
+from feddig.models.train_encoder import generate_images
+from feddig.models.train_even_encoder import levelling, make_even
 from feddig.seeds import torch_stream
 
 

@@ -21,17 +21,17 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from feddig import Dataset, Experiment, dataset_from_arrays, read_digest
-from feddig.digest import make_digest
-from feddig.evaluation import accuracy
-from feddig.experiment_file import experiment_from_table
+from feddig.core.evaluation import accuracy
+from feddig.core.training import run_rounds
+from feddig.digest.digest import make_digest
+from feddig.experiment.toml import experiment_from_table
 from feddig.files import read_tensors
 from feddig.models.encoder import load_encoder
 from feddig.models.flat import FlatNetwork
 from feddig.privacy.mechanism import laplace_scale
+from feddig.runs.simulation import Simulation, build_simulation
 from feddig.seeds import seeded_uniforms, torch_stream
 from feddig.settings import DigestSettings, PrivacySettings
-from feddig.simulation import Simulation, build_simulation
-from feddig.training import run_rounds
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SEED = 7

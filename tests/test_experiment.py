@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feddig import Experiment, demo_experiment, read_experiment, write_experiment
-from feddig.algorithms import AdaBest, FedAvg, FedDyn, FedProx
+from feddig.core.algorithms import AdaBest, FedAvg, FedDyn, FedProx
 from feddig.errors import FileFormatError, SettingError
-from feddig.experiment_file import experiment_from_table, keys
+from feddig.experiment.toml import experiment_from_table, keys
 from feddig.files import write_atomically
 
 PAPER_FILE = Path(__file__).parent.parent / "experiments" / "paper.toml"

@@ -21,16 +21,16 @@ from cryptography import x509
 from feddig.cli import main
 from feddig.data.lazy import choose
 from feddig.errors import FedDigError
-from feddig.flower.contract import Contract, read_contract
-from feddig.flower.credentials import read_fingerprint
-from feddig.flower.federation_folder import FederationFolder, ModeratorFolder, SiloFolder
-from feddig.flower.hosting import MOST_FAILURES, Failures
-from feddig.flower.own_data import load_silo_data, load_test_set, read_silo_file, write_silo_file
-from feddig.flower.status import Status
-from feddig.flower.watching import choose_display
-from feddig.layout import lay_out
+from feddig.experiment.layout import lay_out
+from feddig.federation.contract import Contract, read_contract
+from feddig.federation.credentials import read_fingerprint
+from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFolder
+from feddig.federation.processes.host import MOST_FAILURES, Failures
+from feddig.federation.processes.watching import choose_display
+from feddig.federation.silo_data import load_silo_data, load_test_set, read_silo_file, write_silo_file
+from feddig.federation.status import Status
 from feddig.models.encoder import encoder_hash, load_encoder, save_encoder
-from feddig.models.encoder_making import make_encoder
+from feddig.models.train_encoder import make_encoder
 
 pytestmark = pytest.mark.flower
 

@@ -11,10 +11,10 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from feddig.cli import main
 from feddig.errors import FedDigError
-from feddig.flower.contract import UPDATE_LIMIT, read_contract
-from feddig.flower.credentials import read_fingerprint, read_key_fingerprint
-from feddig.flower.federation_folder import FederationFolder, SiloFolder
-from feddig.flower.supervisor import check_folder
+from feddig.federation.contract import UPDATE_LIMIT, read_contract
+from feddig.federation.credentials import read_fingerprint, read_key_fingerprint
+from feddig.federation.folders import FederationFolder, SiloFolder
+from feddig.federation.processes.supervisor import check_folder
 
 pytestmark = pytest.mark.flower
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from documented import ROOT, commands_of
 from feddig import run
-from feddig.experiment_file import experiment_from_table, write_experiment
+from feddig.experiment.toml import experiment_from_table, write_experiment
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
@@ -35,9 +35,9 @@ import sys
 from pathlib import Path
 from flwr.serverapp import ServerApp
 from flwr.simulation import run_simulation
-from feddig.experiment_file import read_experiment
-from feddig.flower.client_app import app as client
-from feddig.flower.server_app import moderate
+from feddig.experiment.toml import read_experiment
+from feddig.federation.client_app import app as client
+from feddig.federation.server_app import moderate
 
 server = ServerApp()
 

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-from feddig.flower import server_app
-from feddig.flower.flower_app import write_app
+from feddig.federation import server_app
+from feddig.federation.flower_1_41.app_folder import write_app
 
 pytestmark = pytest.mark.flower
 

@@ -10,20 +10,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, relu
 
-from feddig.algorithms import Correction
+from feddig.core.algorithms import Correction
+from feddig.core.cuda_graphs import RecordedStep, Recorder
+from feddig.core.local import Effort, Trained, train_locally
+from feddig.core.samples import DigestSource, ImageSource, RawSamples, Samples
+from feddig.core.step import Trainee
+from feddig.core.workers import Lane, Lanes
 from feddig.data.datasets import Images
-from feddig.digest import Digest
-from feddig.lanes import Lane, Lanes
-from feddig.local import Effort, Trained, train_locally
+from feddig.digest.digest import Digest
+from feddig.experiment.precision import prepare_device
+from feddig.gpu.fused import ConvPool, use_kernels
 from feddig.models.classifier import build_classifier
 from feddig.models.flat import FlatNetwork
-from feddig.models.fused import ConvPool, use_kernels
 from feddig.models.guidance import build_guidance
-from feddig.precision import prepare_device
-from feddig.recording import RecordedStep, Recorder
-from feddig.samples import DigestSource, ImageSource, RawSamples, Samples
 from feddig.settings import TrainingSettings
-from feddig.step import Trainee
 
 pytestmark = [
     pytest.mark.gpu,
@@ -226,7 +226,7 @@ def test_a_network_that_cannot_be_recorded_is_trained_step_by_step(caplog: pytes
 def test_kernels_that_do_not_work_here_are_noticed_and_not_used(
     fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from feddig.models.kernels import stage
+    from feddig.gpu.kernels import stage
 
     true = stage.convolve_pool_gradients
 
@@ -296,7 +296,7 @@ def test_lanes_side_by_side_give_what_one_lane_gives() -> None:
 
 def test_an_image_set_too_large_for_the_gpu_is_read_from_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     held = image_source()
-    monkeypatch.setattr("feddig.samples.LARGEST_SHARE", 0.0)
+    monkeypatch.setattr("feddig.core.samples.LARGEST_SHARE", 0.0)
     read = image_source()
     assert held.resident
     assert not read.resident

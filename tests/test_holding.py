@@ -13,10 +13,10 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from feddig.errors import FedDigError
-from feddig.flower import holding
-from feddig.flower.holding import hold
-from feddig.flower.identity import age, identity, is_alive, is_stopped, lives
-from feddig.flower.processes import MARK, end, running, start, started_by_us, surroundings
+from feddig.federation.processes import lock as holding
+from feddig.federation.processes.identity import age, identity, is_alive, is_stopped, lives
+from feddig.federation.processes.lock import hold
+from feddig.federation.processes.processes import MARK, end, running, start, started_by_us, surroundings
 
 pytestmark = [
     pytest.mark.flower,
@@ -29,9 +29,9 @@ SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 WORKER = """
 import sys, time
 from pathlib import Path
-from feddig.flower.holding import hold
-from feddig.flower.processes import start, stop, surroundings
-from feddig.flower.stopping import told_to_stop
+from feddig.federation.processes.lock import hold
+from feddig.federation.processes.processes import start, stop, surroundings
+from feddig.federation.processes.stopping import told_to_stop
 
 party, name = Path(sys.argv[1]), sys.argv[2]
 with told_to_stop() as stopping, hold(party):
@@ -46,7 +46,7 @@ with told_to_stop() as stopping, hold(party):
 STARTER = """
 import sys, time
 from pathlib import Path
-from feddig.flower.processes import start, surroundings
+from feddig.federation.processes.processes import start, surroundings
 
 party = Path(sys.argv[1])
 start([sys.executable, "-c", sys.argv[2], str(party), "worker"], party / "log", surroundings(party, party))
@@ -99,7 +99,7 @@ def test_left_over_processes_of_this_party_alone_are_ended(tmp_path: Path) -> No
 
 
 def test_only_one_process_is_at_work_for_a_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feddig.flower.holding.LOCK_SECONDS", 0.3)
+    monkeypatch.setattr("feddig.federation.processes.lock.LOCK_SECONDS", 0.3)
     with hold(tmp_path), pytest.raises(FedDigError, match="another process is at work here"), hold(tmp_path):
         pass
     with hold(tmp_path):

@@ -34,9 +34,9 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid import HttpGrid
 
 from feddig.errors import FedDigError
-from feddig.flower import hosting
-from feddig.flower.intake import Answer, MeasuredIntake, open_intake
-from feddig.flower.pieces import CHUNK, NOTE
+from feddig.federation.flower_1_41.intake import Answer, MeasuredIntake, open_intake
+from feddig.federation.flower_1_41.pieces import CHUNK, NOTE
+from feddig.federation.processes import host as hosting
 
 pytestmark = pytest.mark.flower
 
@@ -304,7 +304,7 @@ def test_a_flower_without_what_is_needed_is_refused_before_anything_is_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hosting.check_flower()
-    monkeypatch.delitem(sys.modules, "feddig.flower.intake")
+    monkeypatch.delitem(sys.modules, "feddig.federation.flower_1_41.intake")
     monkeypatch.delattr("flwr.superlink.grid.HttpGrid")
     with pytest.raises(FedDigError, match=r"flwr .* cannot be used: .*HttpGrid.*; install a release"):
         hosting.check_flower()

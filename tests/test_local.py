@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from feddig.algorithms import Algorithm, Correction, FedAvg, FedDyn
+from feddig.core.algorithms import Algorithm, Correction, FedAvg, FedDyn
+from feddig.core.local import Effort, Trained, passes, train_locally
+from feddig.core.messages import Request
+from feddig.core.samples import DigestSource, ImageSource, RawSamples, Samples, Source
+from feddig.core.silo import Silo
+from feddig.core.step import Trainee
+from feddig.core.workers import Lane
 from feddig.data.datasets import Images
-from feddig.digest import Digest
+from feddig.digest.digest import Digest
 from feddig.errors import DivergenceError, SettingError
-from feddig.lanes import Lane
-from feddig.local import Effort, Trained, passes, train_locally
-from feddig.messages import Request
 from feddig.models.flat import FlatNetwork
-from feddig.samples import DigestSource, ImageSource, RawSamples, Samples, Source
 from feddig.seeds import torch_stream
 from feddig.settings import TrainingSettings
-from feddig.silo import Silo
-from feddig.step import Trainee
 from pen_and_paper import Scale, Wish, Wishes, digest_of
 
 PLAIN = TrainingSettings(batch=8, lr=0.1, momentum=0.0)

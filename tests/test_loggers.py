@@ -14,12 +14,12 @@ import pytest
 
 from conftest import draw_tiny_dataset, make_tiny_experiment
 from feddig import resume, run
-from feddig.comparison import grid, run_grid
 from feddig.errors import FedDigError, SettingError
-from feddig.experiment import Experiment
-from feddig.loggers import opening
-from feddig.loggers.base import LAST, numbers_of, settings_of
-from feddig.progress import Silent
+from feddig.experiment.experiment import Experiment
+from feddig.runs.compare import grid, run_grid
+from feddig.runs.loggers import opening
+from feddig.runs.loggers.base import LAST, numbers_of, settings_of
+from feddig.runs.progress import Silent
 from notebook import Notebook, put_notebooks
 
 ROUNDS = 6

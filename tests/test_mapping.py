@@ -226,8 +226,8 @@ import numpy as np, torch
 from torch import nn
 import feddig
 from feddig.data import load_dataset
-from feddig.experiment_file import experiment_from_table
-from feddig.samples import ImageSource
+from feddig.experiment.toml import experiment_from_table
+from feddig.core.samples import ImageSource
 
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])

@@ -16,7 +16,7 @@ from conftest import make_tiny_experiment
 from feddig import Dataset, dataset_from_arrays, run
 from feddig.cli import main
 from feddig.errors import FileFormatError, SettingError
-from feddig.experiment_file import write_experiment
+from feddig.experiment.toml import write_experiment
 from feddig.files import read_tensors, write_tensors
 from feddig.models import encoder as encoder_file
 from feddig.models.check import check_networks
@@ -24,7 +24,7 @@ from feddig.models.classifier import Classifier, build_classifier
 from feddig.models.encoder import ConvEncoder, encoder_hash, feature_shape, load_encoder, save_encoder
 from feddig.models.guidance import build_guidance
 from feddig.models.mobilenet import Filter, MobileNetV2, fresh_mobilenet
-from feddig.models.mobilenet_weights import import_mobilenet
+from feddig.models.mobilenet_import import import_mobilenet
 
 COLOUR, CODE, MOBILE_CODE = (3, 32, 32), (4, 8, 8), (1280, 1, 1)
 FEATURE_PARAMETERS = 2_206_816

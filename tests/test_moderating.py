@@ -15,15 +15,16 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 from flwr.app import Error, RecordDict
 from safetensors.torch import load_file
 
-from feddig import Dataset, Experiment, FedDigError, moderator, run
-from feddig.absence import read_absence
-from feddig.digest import read_digest, write_digest
-from feddig.flower.arrays import pack_bytes, read_bytes
-from feddig.flower.client_app import _discretion
-from feddig.flower.contract import read_contract
-from feddig.flower.federation_folder import FederationFolder
-from feddig.flower.moderating import moderate_federation
-from feddig.flower.wire import pack_digest, pack_reply, read_digest_of, read_request
+from feddig import Dataset, Experiment, FedDigError, run
+from feddig.core import moderator
+from feddig.core.absence import read_absence
+from feddig.digest.digest import read_digest, write_digest
+from feddig.federation.arrays import pack_bytes, read_bytes
+from feddig.federation.client_app import _discretion
+from feddig.federation.contract import read_contract
+from feddig.federation.folders import FederationFolder
+from feddig.federation.moderator import moderate_federation
+from feddig.federation.wire import pack_digest, pack_reply, read_digest_of, read_request
 from feddig.privacy.ledger import Ledger
 from feddig.report.results import read_result
 from federations import (
@@ -506,9 +507,9 @@ def test_a_moderator_that_is_cut_off_goes_on_as_if_nothing_had_happened(
             grid.faults.set(2, "query.digest", cut, [0])
         else:
             name = {
-                "joint": "feddig.moderator.Moderator.joint_update",
-                "metrics": "feddig.record.ResultsFolder.append_metrics",
-                "checkpoint": "feddig.record.ResultsFolder.write_checkpoint",
+                "joint": "feddig.core.moderator.Moderator.joint_update",
+                "metrics": "feddig.runs.record.ResultsFolder.append_metrics",
+                "checkpoint": "feddig.runs.record.ResultsFolder.write_checkpoint",
             }[place]
             target = __import__(name.rsplit(".", 2)[0], fromlist=["x"])
             owner = getattr(target, name.split(".")[-2])
@@ -588,7 +589,7 @@ def test_a_node_whose_key_is_not_in_the_contract_gets_nothing(make: Make) -> Non
 
 
 def make_stranger(folder: FederationFolder) -> Any:
-    from feddig.flower.credentials import write_silo_key
+    from feddig.federation.credentials import write_silo_key
 
     silo = folder.silo("silo-9")
     silo.path.mkdir()

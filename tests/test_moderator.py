@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from feddig.algorithms import BASES, AdaBest, Algorithm, FedDyn, FedNova
-from feddig.digest import Digest
+from feddig.core.algorithms import BASES, AdaBest, Algorithm, FedDyn, FedNova
+from feddig.core.messages import Reply, Request
+from feddig.core.moderator import Moderator
+from feddig.core.recipe import Recipe, read_recipe
+from feddig.core.training import RoundResult, run_rounds
+from feddig.digest.digest import Digest
 from feddig.errors import DivergenceError, FileFormatError
-from feddig.messages import Reply, Request
-from feddig.moderator import Moderator
-from feddig.recipe import Recipe, read_recipe
 from feddig.settings import ModeratorSettings
-from feddig.training import RoundResult, run_rounds
 from pen_and_paper import HALF_WAY, Script, digest_of, numbers, paper_moderator, reply_of
 
 BY_ONES = replace(HALF_WAY, batch=1, lr=0.01)

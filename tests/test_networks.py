@@ -17,8 +17,8 @@ from feddig.models.classifier import Classifier, build_classifier
 from feddig.models.encoder import encoder_hash
 from feddig.models.flat import FlatNetwork
 from feddig.models.guidance import build_guidance
-from feddig.running import run
-from feddig.simulation import build_simulation
+from feddig.runs.run import run
+from feddig.runs.simulation import build_simulation
 
 GREY, COLOUR, CODE = (1, 32, 32), (3, 32, 32), (4, 8, 8)
 

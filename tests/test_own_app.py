@@ -13,7 +13,7 @@ pytestmark = pytest.mark.flower
 # up to where it would ask the node for its message, and without one
 SCRIPT = """
 import json, sys
-from feddig.flower import own_app
+from feddig.federation.flower_1_41 import own_app
 sys.argv = ["flwr-clientapp"]
 try:
     own_app.main()
@@ -22,7 +22,7 @@ except SystemExit:
 """
 NEEDLESS = (
     "matplotlib", "pooch", "PIL.Image",
-    "feddig.cli", "feddig.report", "feddig.moderator", "feddig.flower.moderating",
+    "feddig.cli", "feddig.report", "feddig.core.moderator", "feddig.federation.moderator",
     "sqlalchemy", "alembic", "uvicorn", "flwr.supernode.start_client_internal",
 )  # fmt: skip
 
@@ -33,5 +33,5 @@ def test_an_app_imports_no_more_than_it_needs_to_train() -> None:
     )
     assert "--runtime-api-address" in done.stderr, "it came as far as its arguments"
     imported = set(json.loads(done.stdout))
-    assert {"torch", "feddig.flower.client_app", "flwr.supernode.runtime.run_clientapp"} <= imported
+    assert {"torch", "feddig.federation.client_app", "flwr.supernode.runtime.run_clientapp"} <= imported
     assert imported.isdisjoint(NEEDLESS), sorted(imported.intersection(NEEDLESS))

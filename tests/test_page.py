@@ -13,20 +13,20 @@ import numpy as np
 import pytest
 
 from conftest import draw_tiny_dataset
-from feddig.class_facts import write_class_facts
 from feddig.cli import main
 from feddig.data.partition import draw_partition
 from feddig.errors import FedDigError
-from feddig.experiment_file import experiment_from_table
+from feddig.experiment.toml import experiment_from_table
 from feddig.files import write_tensors
 from feddig.report.classes import read_classes
 from feddig.report.grouping import group_runs
+from feddig.report.guidance_pictures import read_pictures
 from feddig.report.headline import tell
 from feddig.report.page import build_page, write_report
 from feddig.report.page_data import as_json_block, stretches
-from feddig.report.pictures import read_pictures
 from feddig.report.repeating import repeat_all, spell_toml
 from feddig.report.runs import read_runs
+from feddig.runs.class_facts import write_class_facts
 from report_folders import write_folder, write_grid
 
 LEAVING = ["1100", "1111"]

@@ -12,8 +12,8 @@ from feddig.cli import main
 from feddig.data import Dataset, dataset_from_arrays
 from feddig.files import read_tensors
 from feddig.models.encoder import encoder_hash, load_encoder
-from feddig.models.encoder_making import BATCH, SHIPPED_RECIPE, make_encoder
-from feddig.public_encoder import recipe_from
+from feddig.models.train_encoder import BATCH, SHIPPED_RECIPE, make_encoder
+from feddig.runs.public_encoder import recipe_from
 from feddig.seeds import torch_stream
 
 

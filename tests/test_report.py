@@ -15,9 +15,9 @@ from rich.console import Console
 from feddig.errors import FileFormatError
 from feddig.report.comparison import write_comparison
 from feddig.report.figures import draw_curves, draw_run
+from feddig.report.measures import MEASURES
 from feddig.report.results import Result, read_result
 from feddig.report.table import as_csv, as_markdown, as_rich, tabulate
-from feddig.summary import MEASURES
 
 
 def summary(final: float, *, seconds: float = 1.0, **accuracies: float | None) -> dict[str, Any]:

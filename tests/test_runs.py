@@ -28,12 +28,12 @@ from feddig import (
     run,
     run_grid,
 )
-from feddig.digest import read_digest
-from feddig.experiment_file import experiment_from_table, keys
+from feddig.digest.digest import read_digest
+from feddig.experiment.toml import experiment_from_table, keys
 from feddig.files import write_tensors
-from feddig.record import TIMES, ResultsFolder
-from feddig.simulation import build_simulation
-from feddig.summary import MEASURES
+from feddig.report.measures import MEASURES
+from feddig.runs.record import TIMES, ResultsFolder
+from feddig.runs.simulation import build_simulation
 from folders import contents, header, rows, rows_without_times, tensors
 
 ALGORITHMS = ("fedavg", "feddig", "feddig+feddyn", "feddig+adabest", "frozen", "centralised", "digests-only")
@@ -45,7 +45,7 @@ GOLDEN = Path(__file__).parent / "golden" / "fashion_mini.json"
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what takes most of a tiny run's time: the picture, and waiting for the disk."""
-    monkeypatch.setattr("feddig.outcome.draw_run", lambda path: None)
+    monkeypatch.setattr("feddig.runs.outcome.draw_run", lambda path: None)
     monkeypatch.setattr("os.fsync", lambda handle: None)
 
 

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from feddig import Digest, demo_experiment, make_digest, read_digest, run, write_digest
-from feddig.digest import SOUND_FACTS
-from feddig.digest_making import describe_digest
+from feddig.digest.digest import SOUND_FACTS
 from feddig.errors import DataError, FileFormatError, SettingError
 from feddig.files import read_tensors, write_tensors
 from feddig.privacy.accounting import promise, sensitivity
@@ -25,7 +24,8 @@ from feddig.privacy.labels import keep_fraction, likely_labels, randomise_labels
 from feddig.privacy.mechanism import DISCRETE
 from feddig.privacy.sound import contract_for, known_deviation
 from feddig.privacy.words import SeededSource
-from feddig.report.pictures import read_digests
+from feddig.report.guidance_pictures import read_digests
+from feddig.runs.release import describe_digest
 from feddig.settings import DigestSettings, PrivacySettings
 
 LAPLACE = PrivacySettings(mechanism="discrete-laplace", epsilon=2.0, clip_bound=4.0)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from feddig import Absence, draw_absence
-from feddig.summary import MEASURES, accuracy_measures
+from feddig.report.measures import MEASURES, accuracy_measures
 
 
 def table(*rows: str) -> Absence:

@@ -20,11 +20,11 @@ from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 from flwr.supercore.primitives.asymmetric import generate_key_pairs, public_key_to_bytes, sign_message
 from starlette.middleware import Middleware
 
-from feddig.flower.frugality import OFTEN, Sweep, keep_little
-from feddig.flower.gate import PUSHED, Gate
-from feddig.flower.pieces import CHUNK
-from feddig.flower.superlink import LAYERS, check_layers
-from feddig.flower.turns import AT_ONCE, Turns, signer
+from feddig.federation.flower_1_41.frugality import OFTEN, Sweep, keep_little
+from feddig.federation.flower_1_41.gate import PUSHED, Gate
+from feddig.federation.flower_1_41.pieces import CHUNK
+from feddig.federation.flower_1_41.superlink import LAYERS, check_layers
+from feddig.federation.flower_1_41.turns import AT_ONCE, Turns, signer
 
 pytestmark = pytest.mark.flower
 

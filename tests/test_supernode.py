@@ -15,8 +15,8 @@ from flwr.supernode import start_client_internal
 from flwr.supernode.nodestate import NodeStateFactory
 
 from feddig.errors import FedDigError
-from feddig.flower import supernode
-from feddig.flower.supernode import PULL, PUSH, send_promptly
+from feddig.federation.flower_1_41 import supernode
+from feddig.federation.flower_1_41.supernode import PULL, PUSH, send_promptly
 
 pytestmark = pytest.mark.flower
 RUN = 7

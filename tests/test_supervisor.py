@@ -23,15 +23,17 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from feddig.errors import FedDigError
-from feddig.experiment_file import demo_experiment
-from feddig.flower import hosting, supervisor
-from feddig.flower.contract import Contract, read_contract, write_contract
-from feddig.flower.control import Control, connect, start_run, write_flower_config
-from feddig.flower.credentials import Authority, write_certificate, write_key, write_silo_key
-from feddig.flower.federation_folder import FederationFolder, ModeratorFolder, SiloFolder
-from feddig.flower.identity import is_alive
-from feddig.flower.initialise import Plan, initialise, planned
-from feddig.flower.processes import (
+from feddig.experiment.toml import demo_experiment
+from feddig.federation.contract import Contract, read_contract, write_contract
+from feddig.federation.credentials import Authority, write_certificate, write_key, write_silo_key
+from feddig.federation.flower_1_41.control import Control, connect, start_run, write_flower_config
+from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFolder
+from feddig.federation.initialise import Plan, initialise, planned
+from feddig.federation.processes import host as hosting
+from feddig.federation.processes import supervisor
+from feddig.federation.processes.identity import is_alive
+from feddig.federation.processes.network import keep_off_proxies, reaches
+from feddig.federation.processes.processes import (
     MARK,
     end,
     find_program,
@@ -41,9 +43,8 @@ from feddig.flower.processes import (
     stop,
     surroundings,
 )
-from feddig.flower.reaching import keep_off_proxies, reaches
-from feddig.flower.rehearsal import Rehearsal
-from feddig.flower.supervisor import check_folder, supervise
+from feddig.federation.processes.supervisor import check_folder, supervise
+from feddig.federation.rehearsal import Rehearsal
 from folders import start_feddig
 
 pytestmark = [
@@ -52,7 +53,7 @@ pytestmark = [
 ]
 
 NAMES = ("north", "south")
-NODE = "feddig.flower.supernode"
+NODE = "feddig.federation.flower_1_41.supernode"
 
 
 def make(path: Path, **changes: Any) -> FederationFolder:
@@ -237,7 +238,7 @@ def test_nothing_that_is_started_tells_anybody_or_downloads_anything(
         "RAY_USAGE_STATS_ENABLED=0",
     }
     moderator, silo = whole.folder.moderator.path, whole.folder.silo("north").path
-    started = [*running(moderator, "feddig.flower.superlink"), *running(silo, NODE)]
+    started = [*running(moderator, "feddig.federation.flower_1_41.superlink"), *running(silo, NODE)]
     assert len(started) == 2
     for process in started:
         assert wanted <= set(Path(f"/proc/{process}/environ").read_text(encoding="utf-8").split("\0"))
@@ -472,7 +473,7 @@ SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
 def test_what_is_started_ends_with_us_even_when_we_are_killed(tmp_path: Path) -> None:
     script = (
-        "import os, sys, time; from pathlib import Path; from feddig.flower.processes import start;"
+        "import os, sys, time; from pathlib import Path; from feddig.federation.processes.processes import start;"
         f"start({SLEEPER!r}, Path('log'), {{**os.environ, {MARK!r}: os.getcwd()}});"
         "time.sleep(600)"
     )
@@ -571,7 +572,7 @@ def test_a_federation_goes_on_after_each_of_its_processes_was_killed(tmp_path: P
     # to the end, although the SuperLink is killed on the way
     with command("up", folder.path) as third:
         wait_for(app, 90)
-        (link,) = running(folder.moderator.path, "feddig.flower.superlink")
+        (link,) = running(folder.moderator.path, "feddig.federation.flower_1_41.superlink")
         os.kill(link, signal.SIGKILL)
         out, said = third.communicate(timeout=240)
     assert third.returncode == 0, said

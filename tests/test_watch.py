@@ -21,7 +21,7 @@ from feddig.report.live import LivePage, News
 from feddig.report.live_server import HEADERS, LiveServer
 from feddig.report.page import build_page
 from feddig.report.runs import read_run
-from feddig.run_log import open_log
+from feddig.runs.run_log import open_log
 from folders import start_feddig
 from report_folders import write_folder, write_grid
 

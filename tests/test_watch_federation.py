@@ -12,8 +12,8 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from feddig import Dataset, Experiment
 from feddig.commands.watch import _page_about
-from feddig.flower.federation_folder import FederationFolder
-from feddig.flower.moderating import moderate_federation
+from feddig.federation.folders import FederationFolder
+from feddig.federation.moderator import moderate_federation
 from feddig.report import live
 from federations import LocalGrid, make_federation, write_message
 from folders import rows

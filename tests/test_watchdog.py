@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-from feddig.flower.identity import is_stopped
-from feddig.flower.processes import MARK, end, running, start, surroundings
-from feddig.flower.watchdog import APP, Watchdog
+from feddig.federation.processes.identity import is_stopped
+from feddig.federation.processes.processes import MARK, end, running, start, surroundings
+from feddig.federation.processes.watchdog import APP, Watchdog
 
 pytestmark = [
     pytest.mark.flower,
@@ -40,7 +40,8 @@ def test_an_app_that_hangs_is_ended_and_nothing_else_is(
     watchdog = Watchdog(party, LONGEST)
     environment = surroundings(party, party)
     hung, node = (
-        start(sleeper(name), party / "log", environment) for name in (APP, "feddig.flower.supernode")
+        start(sleeper(name), party / "log", environment)
+        for name in (APP, "feddig.federation.flower_1_41.supernode")
     )
     others = subprocess.Popen(sleeper(APP), env={**os.environ, MARK: str(party)})
     # from then on it hears no polite signal, and no alarm of its own

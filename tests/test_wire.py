@@ -12,13 +12,14 @@ import torch
 
 flwr = pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict  # noqa: E402
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, RecordDict
 
-from feddig.absence import Absence  # noqa: E402
-from feddig.digest import Digest  # noqa: E402
-from feddig.flower.arrays import WireError, pack_bytes, read_bytes  # noqa: E402
-from feddig.flower.engine import GridEngine  # noqa: E402
-from feddig.flower.wire import (  # noqa: E402
+from feddig.core.absence import Absence
+from feddig.core.messages import Reply, Request
+from feddig.digest.digest import Digest
+from feddig.federation.arrays import WireError, pack_bytes, read_bytes
+from feddig.federation.simulation_engine import GridEngine
+from feddig.federation.wire import (
     About,
     Score,
     Terms,
@@ -36,7 +37,6 @@ from feddig.flower.wire import (  # noqa: E402
     read_score,
     read_silo,
 )
-from feddig.messages import Reply, Request  # noqa: E402
 
 pytestmark = pytest.mark.flower
 

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from feddig.experiment_file import keys
+from feddig.experiment.toml import keys
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 

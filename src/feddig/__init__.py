@@ -9,39 +9,39 @@ from typing import TYPE_CHECKING, Any
 from feddig._version import __version__
 
 if TYPE_CHECKING:
-    from feddig.absence import Absence, draw_absence
-    from feddig.comparison import grid, run_grid
+    from feddig.core.absence import Absence, draw_absence
     from feddig.data.datasets import Dataset, dataset_from_arrays, load_dataset
     from feddig.data.partition import Partition, draw_partition
-    from feddig.digest import Digest, make_digest, read_digest, write_digest
+    from feddig.digest.digest import Digest, make_digest, read_digest, write_digest
     from feddig.errors import FedDigError
-    from feddig.experiment import Experiment
-    from feddig.experiment_file import demo_experiment, read_experiment, write_experiment
-    from feddig.networks import Networks
-    from feddig.running import resume, run
+    from feddig.experiment.experiment import Experiment
+    from feddig.experiment.networks import Networks
+    from feddig.experiment.toml import demo_experiment, read_experiment, write_experiment
+    from feddig.runs.compare import grid, run_grid
+    from feddig.runs.run import resume, run
 
 _HOMES = {
-    "Absence": "absence",
+    "Absence": "core.absence",
     "Dataset": "data.datasets",
-    "Digest": "digest",
-    "Experiment": "experiment",
+    "Digest": "digest.digest",
+    "Experiment": "experiment.experiment",
     "FedDigError": "errors",
-    "Networks": "networks",
+    "Networks": "experiment.networks",
     "Partition": "data.partition",
     "dataset_from_arrays": "data.datasets",
-    "demo_experiment": "experiment_file",
-    "draw_absence": "absence",
+    "demo_experiment": "experiment.toml",
+    "draw_absence": "core.absence",
     "draw_partition": "data.partition",
-    "grid": "comparison",
+    "grid": "runs.compare",
     "load_dataset": "data.datasets",
-    "make_digest": "digest",
-    "read_digest": "digest",
-    "read_experiment": "experiment_file",
-    "resume": "running",
-    "run": "running",
-    "run_grid": "comparison",
-    "write_digest": "digest",
-    "write_experiment": "experiment_file",
+    "make_digest": "digest.digest",
+    "read_digest": "digest.digest",
+    "read_experiment": "experiment.toml",
+    "resume": "runs.run",
+    "run": "runs.run",
+    "run_grid": "runs.compare",
+    "write_digest": "digest.digest",
+    "write_experiment": "experiment.toml",
 }
 
 __all__ = [

@@ -13,7 +13,7 @@ from feddig.commands import options
 from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
-    from feddig.advice import Row, Setting
+    from feddig.advise.choose import Row, Setting
 
 MECHANISMS = ("none", "paper-laplace", "discrete-gaussian", "discrete-laplace")
 MIXINGS = ("random", "within-class")
@@ -106,12 +106,12 @@ def advise_command(
     levels = _numbers("--epsilons", epsilons or chosen["epsilons"])
     papers = _numbers("--paper-epsilons", paper_epsilons or chosen["paper_epsilons"])
 
-    from feddig.advice import Wanted, choose, explain
-    from feddig.advice_grid import Pace, lay_grid, pace_experiment
-    from feddig.advising import sweep
-    from feddig.privacy.audit.effort import Effort
-    from feddig.report.advice_files import write_advice
-    from feddig.report.advice_table import as_rich
+    from feddig.advise.advice_files import write_advice
+    from feddig.advise.advice_table import as_rich
+    from feddig.advise.advising import sweep
+    from feddig.advise.choose import Wanted, choose, explain
+    from feddig.advise.grid import Pace, lay_grid, pace_experiment
+    from feddig.audit.effort import Effort
 
     overrides = [*_data_settings(data, data_dir), *(overrides or [])]
     shared = pace_experiment(
@@ -158,7 +158,7 @@ def advise_command(
 def _data_settings(data: str | None, data_dir: Path | None) -> list[str]:
     if data is None:
         return []
-    from feddig.audit_data import find_place
+    from feddig.audit.inputs import find_place
 
     name, path = find_place("--data", data, data_dir)
     return [f"data.name={name}", *([] if path is None else [f"data.path={path.absolute()}"])]

@@ -15,7 +15,7 @@ from feddig.commands.options import DataDir, Json, Level, LogLevel, Quiet, show_
 from feddig.errors import DivergenceError, FedDigError
 
 if TYPE_CHECKING:
-    from feddig.privacy.audit.effort import Effort
+    from feddig.audit.effort import Effort
 
 
 class FailOn(StrEnum):
@@ -80,15 +80,15 @@ def audit_command(
     _check_out(out)
     import torch
 
-    from feddig.audit_data import load_guidance, load_inputs
-    from feddig.audit_guidance import learn_guidance
-    from feddig.digest import read_digest
-    from feddig.privacy.audit.effort import Effort
-    from feddig.privacy.audit.limits import read_limits
-    from feddig.privacy.audit.running import run_audit
-    from feddig.privacy.audit.subject import image_shape, prepare_subject
+    from feddig.audit.audit import run_audit
+    from feddig.audit.effort import Effort
+    from feddig.audit.inputs import load_guidance, load_inputs
+    from feddig.audit.limits import read_limits
+    from feddig.audit.subject import image_shape, prepare_subject
+    from feddig.digest.digest import read_digest
     from feddig.report.audit_figures import draw_membership, draw_recovered
     from feddig.report.audit_folder import write_audit
+    from feddig.runs.audit_guidance import learn_guidance
 
     torch.set_num_threads(threads)
     limits, digest = read_limits(thresholds), read_digest(digests)

@@ -29,13 +29,13 @@ def compare_command(
 ) -> None:
     """Run a grid of algorithms, scenarios and seeds, and tabulate it."""
     options.show_log(log_level)
-    from feddig.absence import SCENARIOS
-    from feddig.comparison import grid, run_grid
-    from feddig.outcome import write_page
-    from feddig.progress import choose_progress
-    from feddig.recipe import read_recipe
+    from feddig.core.absence import SCENARIOS
+    from feddig.core.recipe import read_recipe
     from feddig.report.comparison import write_comparison
     from feddig.report.table import as_rich
+    from feddig.runs.compare import grid, run_grid
+    from feddig.runs.outcome import write_page
+    from feddig.runs.progress import choose_progress
 
     names = options.listed("--algorithms", algorithms)
     for name in names:

@@ -38,8 +38,8 @@ def digest_make(
 ) -> None:
     """Make the digest that a silo sends once, with noise from the system's entropy (unless set to seeded)."""
     options.show_log(log_level)
-    from feddig.digest import write_digest
-    from feddig.digest_making import digest_of_silo, note_release
+    from feddig.digest.digest import write_digest
+    from feddig.runs.release import digest_of_silo, note_release
 
     check_ledger_options(ledger, recipient, out)
     experiment = options.chosen_experiment(file, overrides, data_dir, {"privacy.random": "system"})
@@ -66,7 +66,7 @@ def digest_show(
 
 
 def _print_digest(path: Path, *, as_json: bool) -> None:
-    from feddig.digest_making import describe_digest
+    from feddig.runs.release import describe_digest
 
     facts = describe_digest(path)
     if as_json:

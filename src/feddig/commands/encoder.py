@@ -42,9 +42,9 @@ def encoder_make(
     """Train the encoder P_R: on generated images, so that no real one is used, or on a public data set."""
     show_log(log_level)
     from feddig.models.encoder import encoder_hash, save_encoder
-    from feddig.models.encoder_making import BATCH, SHIPPED_RECIPE, STEPS, make_encoder
-    from feddig.models.even_making import make_even
-    from feddig.public_encoder import agreed_channels, facts_about, load_public, recipe_from
+    from feddig.models.train_encoder import BATCH, SHIPPED_RECIPE, STEPS, make_encoder
+    from feddig.models.train_even_encoder import make_even
+    from feddig.runs.public_encoder import agreed_channels, facts_about, load_public, recipe_from
 
     def report(step: int, error: float) -> None:
         if not quiet and (step + 1) % 100 == 0:
@@ -79,7 +79,7 @@ def encoder_import(
 ) -> None:
     """Turn MobileNetV2's weights, TensorFlow's or torchvision's, into an encoder file."""
     from feddig.models.encoder import encoder_hash, save_encoder
-    from feddig.models.mobilenet_weights import import_mobilenet
+    from feddig.models.mobilenet_import import import_mobilenet
 
     if out.exists():
         raise FedDigError(f"{out}: exists already; choose another --out")

@@ -19,7 +19,7 @@ from feddig.commands.options import INTERRUPTED, Json, Level, LogLevel, Quiet, s
 from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
-    from feddig.flower.federation_folder import ModeratorFolder
+    from feddig.federation.folders import ModeratorFolder
 
 federation_app = typer.Typer(no_args_is_help=True, help="Set up, run and watch a real federation on Flower.")
 
@@ -42,10 +42,10 @@ def federation_up(
     """Run moderator and silos on this machine, or go on after a stop or a crash, until all rounds are done."""
     show_log(log_level)
     need_flower()
-    from feddig.flower.federation_folder import FederationFolder
-    from feddig.flower.stopping import told_to_stop
-    from feddig.flower.up import up
-    from feddig.flower.watching import choose_display
+    from feddig.federation.folders import FederationFolder
+    from feddig.federation.processes.stopping import told_to_stop
+    from feddig.federation.processes.up import up
+    from feddig.federation.processes.watching import choose_display
 
     whole = FederationFolder(folder)
     with told_to_stop() as stopping, choose_display(Console(stderr=True), quiet=quiet) as show:
@@ -63,10 +63,10 @@ def federation_moderator(
     """Run the moderator on its own machine, in the foreground, until all rounds are done."""
     show_log(log_level)
     need_flower()
-    from feddig.flower.federation_folder import ModeratorFolder
-    from feddig.flower.hosting import host
-    from feddig.flower.reaching import keep_off_proxies
-    from feddig.flower.stopping import told_to_stop
+    from feddig.federation.folders import ModeratorFolder
+    from feddig.federation.processes.host import host
+    from feddig.federation.processes.network import keep_off_proxies
+    from feddig.federation.processes.stopping import told_to_stop
 
     keep_off_proxies()
     with told_to_stop() as stopping:
@@ -82,10 +82,10 @@ def federation_silo(
     """Run a silo on its own machine, in the foreground: its node is started again whenever it ends."""
     show_log(log_level)
     need_flower()
-    from feddig.flower.federation_folder import SiloFolder
-    from feddig.flower.reaching import keep_off_proxies
-    from feddig.flower.stopping import told_to_stop
-    from feddig.flower.supervisor import supervise
+    from feddig.federation.folders import SiloFolder
+    from feddig.federation.processes.network import keep_off_proxies
+    from feddig.federation.processes.stopping import told_to_stop
+    from feddig.federation.processes.supervisor import supervise
 
     keep_off_proxies()
     with told_to_stop() as stopping:
@@ -99,7 +99,7 @@ federation_app.command("renew")(federation_renew)
 @federation_app.command("status")
 def federation_status(folder: Whole, as_json: Json = False) -> None:
     """Show who is here, who is away since when, whose digest is held, the round and the accuracy."""
-    from feddig.flower.status import describe, moderator_runs, read_status, tabulate
+    from feddig.federation.status import describe, moderator_runs, read_status, tabulate
 
     moderator = _moderator_of(folder)
     status = read_status(moderator.status)
@@ -119,7 +119,7 @@ def federation_status(folder: Whole, as_json: Json = False) -> None:
 
 def _moderator_of(folder: Path) -> "ModeratorFolder":
     """Find the moderator's folder: inside a federation's, or it is the moderator's own."""
-    from feddig.flower.federation_folder import FederationFolder, ModeratorFolder
+    from feddig.federation.folders import FederationFolder, ModeratorFolder
 
     inner = FederationFolder(folder).moderator
     found = inner if inner.path.is_dir() else ModeratorFolder(folder)

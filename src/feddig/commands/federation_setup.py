@@ -20,7 +20,7 @@ from feddig.commands.options import (
 from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
-    from feddig.flower.contract import Contract
+    from feddig.federation.contract import Contract
 
 Whole = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder.")]
 
@@ -80,8 +80,8 @@ def federation_init(
     """Write all that a federation needs: contract, certificates, keys, configuration, a run sheet for each party."""
     show_log(log_level)
     need_flower()
-    from feddig.flower.initialise import Plan, initialise, planned
-    from feddig.flower.rehearsal import Rehearsal
+    from feddig.federation.initialise import Plan, initialise, planned
+    from feddig.federation.rehearsal import Rehearsal
 
     silo_names = _names(silos, names, keys)
     real = classes is not None or image is not None
@@ -127,8 +127,8 @@ def federation_key(
 ) -> None:
     """Make a silo's own key pair, on its own machine; the public half goes to whoever sets the federation up."""
     need_flower()
-    from feddig.flower.credentials import write_silo_key
-    from feddig.flower.federation_folder import SiloFolder
+    from feddig.federation.credentials import write_silo_key
+    from feddig.federation.folders import SiloFolder
 
     silo = SiloFolder(folder)
     silo.path.mkdir(parents=True, exist_ok=True)
@@ -149,8 +149,8 @@ def federation_renew(
 ) -> None:
     """Issue the moderator a new certificate, with the authority's key; the silos keep what they have."""
     need_flower()
-    from feddig.flower.federation_folder import FederationFolder
-    from feddig.flower.renewal import renew
+    from feddig.federation.folders import FederationFolder
+    from feddig.federation.renewal import renew
 
     whole = FederationFolder(folder)
     until = renew(whole, days).not_valid_after_utc

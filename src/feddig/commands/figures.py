@@ -12,7 +12,7 @@ from feddig.commands.options import DataDir
 from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
-    from feddig.report.pictures import RawSamples
+    from feddig.report.guidance_pictures import RawSamples
     from feddig.report.runs import Run
 
 
@@ -53,7 +53,7 @@ def figures_command(
 
 def _samples(data_dir: Path | None, run: "Run", count: int) -> "RawSamples":
     """Take raw images of a run's data; torch, which encodes them, is loaded for this figure alone."""
-    from feddig.raw_samples import load_samples
+    from feddig.runs.raw_samples import load_samples
 
     return load_samples(run.path, count, data_dir)
 

@@ -13,7 +13,7 @@ import typer
 from feddig.errors import FedDigError, nearest
 
 if TYPE_CHECKING:
-    from feddig.experiment import Experiment
+    from feddig.experiment.experiment import Experiment
 
 
 INTERRUPTED = 130
@@ -60,7 +60,7 @@ def chosen_experiment(
     defaults: dict[str, Any] | None = None,
 ) -> "Experiment":
     """Read the experiment that a command is about: its file or the demo's, with what --set changes."""
-    from feddig.experiment_file import demo_experiment, read_experiment
+    from feddig.experiment.toml import demo_experiment, read_experiment
 
     read = (
         read_experiment(file, overrides or [], defaults)

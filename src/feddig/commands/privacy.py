@@ -9,7 +9,7 @@ import typer
 from feddig.commands.options import DataDir, ExperimentFile, Json, Overrides, chosen_experiment
 
 if TYPE_CHECKING:
-    from feddig.experiment import Experiment
+    from feddig.experiment.experiment import Experiment
     from feddig.privacy.accounting import Promise
     from feddig.privacy.guessing import Guess
 
@@ -79,7 +79,7 @@ def _check_drawable(experiment: "Experiment", elements: int, classes: int | None
 def _known(name: str) -> tuple[int, int | None]:
     """Give the channels and classes of a data set that we know by name; of others, 1 and unknown."""
     from feddig.data.bundled import CLASS_NAMES
-    from feddig.data.published import PUBLISHED
+    from feddig.data.public_sets import PUBLISHED
 
     if name == "fashion-mini":
         return 1, len(CLASS_NAMES)

@@ -12,7 +12,7 @@ from feddig.commands import options
 from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
-    from feddig.experiment import Experiment
+    from feddig.experiment.experiment import Experiment
 
 
 def run_command(
@@ -32,9 +32,9 @@ def run_command(
 ) -> None:
     """Run one experiment."""
     options.show_log(log_level)
-    from feddig.progress import choose_progress
-    from feddig.running import resume as resume_run
-    from feddig.running import run
+    from feddig.runs.progress import choose_progress
+    from feddig.runs.run import resume as resume_run
+    from feddig.runs.run import run
 
     progress = choose_progress(Console(stderr=True), quiet=quiet)
     if resume is not None:

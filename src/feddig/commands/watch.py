@@ -13,7 +13,7 @@ from feddig.errors import FedDigError
 from feddig.files import STARTING
 
 if TYPE_CHECKING:
-    from feddig.flower.federation_folder import ModeratorFolder
+    from feddig.federation.folders import ModeratorFolder
     from feddig.report.live import LivePage, News
 
 
@@ -52,7 +52,7 @@ def watch_command(
 
 
 def _page_about(folder: Path) -> "LivePage":
-    from feddig.flower.federation_folder import FederationFolder, ModeratorFolder
+    from feddig.federation.folders import FederationFolder, ModeratorFolder
     from feddig.report.live import LivePage
     from feddig.report.runs import find_runs
 
@@ -81,7 +81,7 @@ def _may_begin(folder: Path) -> bool:
 
 def _news(moderator: "ModeratorFolder") -> "News":
     """Read what a federation's moderator says of itself; nothing before it has said anything."""
-    from feddig.flower.status import read_status
+    from feddig.federation.status import read_status
     from feddig.report.live import News
 
     try:

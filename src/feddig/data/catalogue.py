@@ -21,7 +21,7 @@ from feddig.data.locate import (
     missing_files,
     refuse_traces,
 )
-from feddig.data.published import PUBLISHED, PublishedFile, PublishedSet
+from feddig.data.public_sets import PUBLISHED, PublishedFile, PublishedSet
 from feddig.data.unpacking import file_hash, unzipped_hash
 from feddig.errors import DataError, FedDigError, SettingError
 

@@ -12,7 +12,7 @@ from feddig.data.idx import load_idx
 from feddig.data.images import Dataset, Images
 from feddig.data.lazy import choose
 from feddig.data.npz import load_npz
-from feddig.data.published import PUBLISHED
+from feddig.data.public_sets import PUBLISHED
 from feddig.errors import DataError, SettingError, nearest
 from feddig.seeds import numpy_stream
 

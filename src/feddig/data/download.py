@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from feddig.data.locate import missing_files
-from feddig.data.published import Download, PublishedSet
+from feddig.data.public_sets import Download, PublishedSet
 from feddig.data.unpacking import file_hash, unpack
 from feddig.errors import DataError
 from feddig.files import write_atomically

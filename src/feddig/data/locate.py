@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from feddig.data.published import PublishedSet
+from feddig.data.public_sets import PublishedSet
 from feddig.errors import DataError, SettingError
 
 VARIABLE = "FEDDIG_DATA"

@@ -144,7 +144,7 @@ def _load_shipped(files: Mapping[int, str], channels: int) -> nn.Module:
             f"{SETTING}: there is a default encoder for 1 or 3 channels, but the images have {channels}; "
             'give a .safetensors file or "package.module:function"'
         )
-    with resources.as_file(resources.files("feddig.encoders") / files[channels]) as path:
+    with resources.as_file(resources.files("feddig.models.encoders") / files[channels]) as path:
         return load_encoder_file(path, channels)
 
 

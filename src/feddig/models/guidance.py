@@ -5,7 +5,7 @@ from typing import cast
 from torch import Tensor, nn
 
 from feddig.errors import SettingError
-from feddig.models.fused import paint
+from feddig.gpu.fused import paint
 from feddig.models.imported import import_network
 
 

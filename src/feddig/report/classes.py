@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from feddig.data.bundled import CLASS_NAMES
-from feddig.data.published import PUBLISHED
+from feddig.data.public_sets import PUBLISHED
 from feddig.errors import FileFormatError
 from feddig.files import check_version, read_tensors
 

@@ -5,11 +5,11 @@ from html import escape
 
 from feddig.report.grouping import Curve, Group, mean_and_spread
 from feddig.report.headline import spell
+from feddig.report.measures import MEASURES
 from feddig.report.page_data import all_runs
 from feddig.report.repeating import repeat_all
 from feddig.report.run_sections import repeat
 from feddig.report.sortable import sortable
-from feddig.summary import MEASURES
 
 TITLES = {
     "final": "final",

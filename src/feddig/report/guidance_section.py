@@ -5,7 +5,7 @@ from html import escape
 
 import numpy as np
 
-from feddig.report.pictures import as_address, read_pictures
+from feddig.report.guidance_pictures import as_address, read_pictures
 from feddig.report.runs import Run
 
 MOST_CLASSES = 128

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from feddig.absence import Absence
+from feddig.core.absence import Absence
 from feddig.report.grouping import Curve, Group, mean_and_spread
 from feddig.report.runs import Run
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from feddig.absence import Absence, read_absence
+from feddig.core.absence import Absence, read_absence
 from feddig.errors import FileFormatError
 from feddig.files import check_version
 

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from feddig.absence import Absence
+from feddig.core.absence import Absence
 from feddig.errors import FedDigError
 from feddig.report.classes import Classes, read_classes
+from feddig.report.measures import accuracy_measures
 from feddig.report.run_files import (
     finite,
     read_audits,
@@ -21,7 +22,6 @@ from feddig.report.run_files import (
     read_settings,
     silos_in,
 )
-from feddig.summary import accuracy_measures
 
 SIGNS = ("experiment.toml", "metrics.jsonl", "summary.json")
 """A folder with one of these is a run's."""

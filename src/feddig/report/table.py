@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.table import Table
 
-from feddig.summary import MEASURES
+from feddig.report.measures import MEASURES
 
 SHOWN = ("final", "absence_mean", "best")
 """The measures that fit a terminal; table.csv has them all."""

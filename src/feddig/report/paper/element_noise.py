@@ -6,9 +6,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from feddig.errors import FedDigError
+from feddig.report.guidance_pictures import read_digests
 from feddig.report.paper.look import bare, explain, looks_of
 from feddig.report.paper.naming import name_apart
-from feddig.report.pictures import read_digests
 from feddig.report.runs import Run
 
 

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from feddig.errors import FedDigError
+from feddig.report.guidance_pictures import RawSamples, paint_digests, paint_features, read_pictures
 from feddig.report.paper.look import SMALL, explain
 from feddig.report.paper.naming import name_apart
-from feddig.report.pictures import RawSamples, paint_digests, paint_features, read_pictures
 from feddig.report.runs import Run
 
 MOST_ACROSS = 10

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from matplotlib.figure import Figure
 
 from feddig.errors import FedDigError, nearest
+from feddig.report.guidance_pictures import RawSamples
 from feddig.report.paper.curves import scenario_curves
 from feddig.report.paper.dataset_bars import dataset_bars
 from feddig.report.paper.element_noise import element_noise
@@ -18,7 +19,6 @@ from feddig.report.paper.settings_bars import (
     silo_count_bars,
     skew_bars,
 )
-from feddig.report.pictures import RawSamples
 from feddig.report.runs import Run
 
 DRAWN = (

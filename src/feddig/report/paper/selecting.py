@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 
 from feddig.errors import FedDigError, nearest
 from feddig.report.grouping import NUMBERLESS, SEEDS, differing, flatten
+from feddig.report.measures import MEASURES
 from feddig.report.runs import Run
-from feddig.summary import MEASURES
 
 PAPERS = "mean_251_259"
 """What the paper's bars are: the mean of these rounds, just after the last silo has left."""

@@ -1,0 +1,103 @@
+"""The grid of `feddig advise`: its settings, and the experiment that each of them is."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from feddig.advise.choose import Setting
+from feddig.errors import SettingError
+from feddig.experiment.experiment import Experiment
+from feddig.privacy.mechanism import DISCRETE
+from feddig.settings import PrivacySettings
+
+CLIP = 350.0
+"""The public bound for the shipped encoder: about the median L2 norm of its features on generated images."""
+DELTA = 1e-6
+STEPS = 50
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long a model learns from each setting's digests, and with what bound and delta they are made."""
+
+    algorithm: str = "digests-only"
+    rounds: int = 5
+    joint_steps: int | None = None
+    clip_bound: float | None = None
+    delta: float | None = None
+
+
+def lay_grid(
+    sizes: Sequence[int],
+    mixings: Sequence[str],
+    mechanisms: Sequence[str],
+    epsilons: Sequence[float],
+    paper_epsilons: Sequence[float],
+) -> list[Setting]:
+    """List the settings: each mechanism at its own epsilons."""
+    levels: dict[str, Sequence[float | None]] = {"none": [None], "paper-laplace": paper_epsilons}
+    noises = [(name, level) for name in mechanisms for level in levels.get(name, epsilons)]
+    return [
+        Setting(size, mixing, mechanism, level)
+        for (mechanism, level), size, mixing in itertools.product(noises, sizes, mixings)
+    ]
+
+
+def pace_experiment(experiment: Experiment, pace: Pace) -> Experiment:
+    """Give the experiment that all settings share: short, seeded, with as many joint steps for everybody."""
+    if experiment.digest.weights:
+        raise SettingError("digest.weights: a sweep over samples per digest weighs them alike; leave it out")
+    privacy, moderator = experiment.privacy, experiment.moderator
+    bound = pace.clip_bound or privacy.clip_bound
+    if bound is None and experiment.digest.encoder == "default":
+        bound = CLIP
+    short = replace(
+        experiment,
+        algorithm=replace(experiment.algorithm, name=pace.algorithm),
+        # what is swept is the same for all here, so that it does not tell two sweeps apart
+        digest=replace(experiment.digest, samples_per_digest=1, mixing="random"),
+        privacy=replace(
+            privacy,
+            mechanism="none",
+            epsilon=1.0,
+            delta=pace.delta or privacy.delta or DELTA,
+            clip_bound=bound,
+            # the sweep's limit takes its place
+            budget_epsilon=None,
+            budget_delta=None,
+            random="seeded",
+        ),
+        training=replace(experiment.training, rounds=pace.rounds),
+        moderator=replace(moderator, joint_steps=pace.joint_steps or moderator.joint_steps or STEPS),
+    )
+    if not short.recipe.collects_digests or not short.recipe.joint:
+        raise SettingError(
+            f"--algorithm: {pace.algorithm} has no joint update on digests; choose digests-only or feddig"
+        )
+    return short
+
+
+def settle(shared: Experiment, setting: Setting) -> Experiment:
+    """Give the experiment of one setting."""
+    privacy = shared.privacy
+    if setting.mechanism in DISCRETE:
+        if privacy.clip_bound is None:
+            raise SettingError(
+                f"--clip-bound: {setting.mechanism} needs a public bound on features of this encoder; give one, or "
+                "leave the mechanism out of --mechanisms"
+            )
+        assert setting.epsilon is not None
+        features = setting.epsilon - (privacy.label_epsilon or 0)
+        if features <= 0:
+            raise SettingError(
+                f"--epsilons: {setting.epsilon:g} is not above privacy.label_epsilon, {privacy.label_epsilon:g}, "
+                "which is a part of it"
+            )
+        delta = privacy.delta if setting.mechanism == "discrete-gaussian" else 0.0
+        privacy = replace(privacy, mechanism=setting.mechanism, epsilon=features, delta=delta)
+    else:
+        # bounds and labels' noise are not for these
+        epsilon = setting.epsilon or PrivacySettings().epsilon
+        privacy = PrivacySettings(setting.mechanism, epsilon, scale_size=privacy.scale_size, random="seeded")
+    digest = replace(shared.digest, samples_per_digest=setting.samples_per_digest, mixing=setting.mixing)
+    return replace(shared, digest=digest, privacy=privacy)

@@ -1,0 +1,66 @@
+"""The lattice check: are released numbers whole multiples of a public step, and is the noise the contract's?
+
+Noise in floating point leaves traces in the last bits; whole numbers leave none. The first question anybody can
+ask who holds a digest, the second only who knows the mixture before the noise.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from feddig.attacks.intervals import LEVEL, Estimate, mean_estimate
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """Where released numbers lie."""
+
+    numbers: int
+    off: int
+    """Numbers that are no whole multiple of the step."""
+    undecided: int
+    """Numbers so large that their type cannot tell neighbours on the lattice apart."""
+    worst: float
+    """The largest distance from the lattice, in steps; 0.25 is what numbers anywhere have on average."""
+
+    @property
+    def holds(self) -> bool:
+        """Tell whether all numbers lie on the lattice."""
+        return not self.off and not self.undecided
+
+
+@dataclass(frozen=True)
+class NoiseScale:
+    """The noise that was found, as variance over the contract's: 1 if it is kept."""
+
+    variance_ratio: Estimate
+
+    def kept(self, level: float = LEVEL) -> bool:
+        """Tell whether the noise is not weaker than the contract's, as far as the interval can say."""
+        return self.variance_ratio.interval(level)[1] >= 1
+
+
+def check_lattice(released: Tensor, step: float) -> Lattice:
+    """Hold released numbers against the whole multiples of a public step, each rounded to their type and to no other.
+
+    Up to 2^22 steps float32 has places between the multiples, so that a number can fail to be one.
+    """
+    numbers = released.flatten()
+    steps = numbers.double() / step
+    whole = steps.round()
+    size = numbers.abs()
+    spacing = (torch.nextafter(size, torch.full_like(size, torch.inf)) - size).double()
+    blurred = spacing > step / 2
+    return Lattice(
+        numbers=numbers.numel(),
+        off=int((((whole * step).to(numbers.dtype) != numbers) & ~blurred).sum()),
+        undecided=int(blurred.sum()),
+        worst=float((steps - whole).abs().max()),
+    )
+
+
+def evaluate_noise(released: Tensor, mixed: Tensor, contract_deviation: float) -> NoiseScale:
+    """Compare the noise between the mixture and what was released with the contract's standard deviation."""
+    noise = (released.double() - mixed.double()) / contract_deviation
+    return NoiseScale(mean_estimate(noise.square(), 1.0))

@@ -1,0 +1,203 @@
+"""What `feddig audit` is given: members, strangers and public images, the encoder, a guidance producer."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from feddig.audit.effort import Effort
+from feddig.core.samples import ImageSource, padded_shape
+from feddig.data.datasets import NAMES, Dataset, load_dataset
+from feddig.data.images import Images
+from feddig.data.lazy import choose, join
+from feddig.data.public_sets import PUBLISHED
+from feddig.digest.digest import Digest
+from feddig.errors import DataError, FileFormatError, SettingError, nearest
+from feddig.experiment.layout import lay_out
+from feddig.experiment.toml import read_experiment
+from feddig.files import content_hash, read_tensors
+from feddig.models.encoder import encoder_hash, load_encoder
+from feddig.models.guidance import build_guidance
+from feddig.seeds import numpy_stream
+
+PARTS = ("train", "test", "validation", "all")
+NAMED = ("fashion-mini", *PUBLISHED)
+"""Data sets that need no path."""
+_SPEC = re.compile(
+    r"(?P<place>.+?)(?::(?P<part>train|test|validation|all))?(?::(?P<first>\d+)-(?P<last>\d+))?"
+)
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Encoded images of all three kinds, no image in two of them."""
+
+    members: ImageSource
+    holdout: ImageSource
+    public: ImageSource
+    encoder: nn.Module
+
+
+def load_inputs(
+    digest: Digest,
+    *,
+    members: str,
+    holdout: str,
+    public: str | None,
+    encoder: str,
+    data_dir: Path | None,
+    effort: Effort,
+    seed: int,
+) -> Inputs:
+    """Load and encode what the audit needs; without public images half of the holdout plays them."""
+    own = load_images("--members", members, data_dir, digest.silo)
+    network = load_encoder(encoder, padded_shape(own)[0])
+    if encoder_hash(network) != digest.facts["encoder"]:
+        raise SettingError(
+            f"--encoder: {encoder} is not the one that the digests were made with, which is "
+            f"{str(digest.facts['encoder'])[:12]}; give that one's file"
+        )
+    seen = _hashes(own)
+    strangers = _unseen("--holdout", load_images("--holdout", holdout, data_dir, digest.silo), own, seen)
+    if public is None:
+        order = numpy_stream(seed, "audit", "public half").permutation(len(strangers))
+        half = len(order) // 2
+        strangers, everybodys = (
+            _some(strangers, np.sort(order[:half])),
+            _some(strangers, np.sort(order[half:])),
+        )
+    else:
+        seen |= _hashes(strangers)
+        everybodys = _unseen("--public", load_images("--public", public, data_dir, digest.silo), own, seen)
+    device = torch.device("cpu")
+    return Inputs(
+        ImageSource(own, network, device),
+        ImageSource(_capped(strangers, effort.pool, seed, "holdout"), network, device),
+        ImageSource(_capped(everybodys, effort.public, seed, "public"), network, device),
+        network,
+    )
+
+
+def load_images(option: str, text: str, data_dir: Path | None, silo: int = 0) -> Images:
+    """Load PLACE[:PART][:FIRST-LAST], where PLACE is a known name, an .npz file, a folder, or an experiment's file."""
+    read = _SPEC.fullmatch(text)
+    if read is None:
+        raise SettingError(f"{option}: names nothing; give a data set's name, an .npz file or a folder")
+    place, part = read["place"], read["part"]
+    images = (
+        _share(option, Path(place), part or "train", data_dir, silo)
+        if place.endswith(".toml")
+        else _part(option, _load(option, place, data_dir), part or "train")
+    )
+    if read["first"] is None:
+        return images
+    first, last = int(read["first"]), int(read["last"])
+    if not first <= last < len(images):
+        raise SettingError(
+            f"{option}: rows {first}-{last} asked for, but there are {len(images)}, counted from 0"
+        )
+    return _some(images, np.arange(first, last + 1))
+
+
+def find_place(option: str, place: str, data_dir: Path | None) -> tuple[str, Path | None]:
+    """Tell what a place is in an experiment's words, data.name and data.path: a known set, a file or a folder."""
+    if place in NAMED:
+        return place, None
+    path = Path(place).expanduser()
+    if not path.exists() and data_dir is not None:
+        path = data_dir / path
+    if path.is_file() and path.suffix == ".npz":
+        return "npz", path
+    if path.is_dir():
+        return ("idx" if any(path.glob("*-ubyte*")) else "folder"), path
+    raise SettingError(
+        f"{option}: {place!r} is no data set, .npz file, folder or experiment's .toml; "
+        + nearest(place, [name for name in NAMES if name in NAMED])
+    )
+
+
+def load_guidance(path: Path, code_shape: Sequence[int], image_shape: tuple[int, int, int]) -> nn.Module:
+    """Load guidance.safetensors of a results folder; only the guidance producer that FedDig builds itself."""
+    arrays, _ = read_tensors(path, "guidance")
+    with torch.random.fork_rng(devices=[]):
+        network = build_guidance("deconvolution", tuple(code_shape), image_shape)
+    try:
+        network.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
+    except RuntimeError:
+        raise FileFormatError(
+            f"{path}: holds weights of another network than 'deconvolution' for these digests; leave --guidance out"
+        ) from None
+    return network.eval().requires_grad_(False)
+
+
+def _load(option: str, place: str, data_dir: Path | None) -> Dataset:
+    name, path = find_place(option, place, data_dir)
+    return load_dataset(name, path, data_dir=data_dir)
+
+
+def _part(option: str, dataset: Dataset, part: str) -> Images:
+    if part == "all":
+        labels = np.concatenate([dataset.train.labels, dataset.test.labels])
+        return Images(join([dataset.train.pixels, dataset.test.pixels]), labels)
+    if part == "validation":
+        raise SettingError(
+            f"{option}: only a silo of an experiment has a validation part; use train, test or all"
+        )
+    return dataset.train if part == "train" else dataset.test
+
+
+def _share(option: str, path: Path, part: str, data_dir: Path | None, silo: int) -> Images:
+    """Give the part of the digest's silo in an experiment."""
+    layout = lay_out(read_experiment(path).located(data_dir))
+    shares = layout.partition.shares
+    if silo not in range(len(shares)):
+        raise SettingError(f"{option}: {path} has {len(shares)} silos, but the digests are of silo {silo}")
+    share = shares[silo]
+    rows = (
+        np.concatenate([share.train, share.validation, share.test]) if part == "all" else getattr(share, part)
+    )
+    return _some(layout.dataset.train, rows)
+
+
+def _some(images: Images, rows: np.ndarray) -> Images:
+    return Images(choose(images.pixels, rows), images.labels[rows])
+
+
+def _capped(images: Images, most: int, seed: int, name: str) -> Images:
+    if len(images) <= most:
+        return images
+    rows = numpy_stream(seed, "audit", name).choice(len(images), size=most, replace=False)
+    return _some(images, np.sort(rows))
+
+
+def _unseen(option: str, images: Images, own: Images, seen: set[str]) -> Images:
+    """Drop images that are members, or were given before: they would pass for strangers."""
+    if padded_shape(images) != padded_shape(own):
+        raise DataError(
+            f"{option}: its images are of shape {padded_shape(images)}, those of --members {padded_shape(own)} "
+            "(channels, height, width); give images of the same kind"
+        )
+    rows = np.array([row for row, name in enumerate(_names(images)) if name not in seen], dtype=np.int64)
+    if len(rows) < 2:
+        raise DataError(
+            f"{option}: all of its images are members or given twice; give images that were not used"
+        )
+    return _some(images, rows)
+
+
+def _hashes(images: Images) -> set[str]:
+    return set(_names(images))
+
+
+def _names(images: Images) -> Sequence[str]:
+    """Name each image by its content, whatever the type of its numbers."""
+    source = ImageSource(images, None, torch.device("cpu"))
+    names: list[str] = []
+    for rows in torch.split(torch.arange(len(source)), 1024):
+        pixels: Tensor = source.images(rows)
+        names += [content_hash(image.tobytes()) for image in pixels.numpy()]
+    return names

@@ -1,0 +1,1 @@
+"""The federated method: the round loop, silos, the moderator, local training and the algorithms."""

@@ -1,0 +1,40 @@
+"""AdaBest: drift estimates that fade with age, at the silos and at the moderator (Varno et al., 2022)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from feddig.core.algorithms.base import Correction, Memory, Plain, Round, weighted_sum
+from feddig.core.messages import State
+
+NEVER = -1
+
+
+@dataclass(frozen=True)
+class AdaBest(Plain):
+    """Local gradient - mu h_i; h_i = h_i / age + (w - w_i); w = mean w_i - beta (previous mean - mean)."""
+
+    mu: float = 0.02
+    beta: float = 0.98
+
+    def start(self, weights: Tensor, silos: int) -> Memory:
+        """Start without drift; the previous mean is the first model."""
+        fresh = {"drift": torch.zeros_like(weights), "last": torch.tensor(NEVER)}
+        return Memory(shared={"mean": weights.clone()}, silos=(fresh,) * silos)
+
+    def correction(self, weights: Tensor, state: State) -> Correction | None:
+        """Subtract the silo's own drift estimate."""
+        return Correction(shift=-self.mu * state["drift"])
+
+    def aggregate(self, round: Round, memory: Memory) -> tuple[Tensor, Memory]:
+        """Renew the drift of those who replied and step on by the federation's own."""
+        silos = list(memory.silos)
+        for reply in round.replies:
+            old, last = silos[reply.silo]["drift"], int(silos[reply.silo]["last"])
+            drift = -reply.update if last == NEVER else old / (round.number - last) - reply.update
+            silos[reply.silo] = {"drift": drift, "last": torch.tensor(round.number)}
+        mean = round.weights + weighted_sum(round.shares(), [reply.update for reply in round.replies])
+        # when fewer silos reply the mean jumps, and this difference contains the jump: AdaBest is like that
+        weights = mean - self.beta * (memory.shared["mean"] - mean)
+        return weights, Memory({"mean": mean}, tuple(silos))

@@ -1,0 +1,102 @@
+"""What a federated algorithm must supply: a local correction and an aggregation, nothing else.
+
+An algorithm is a frozen dataclass; its fields are its settings, and the keys under [algorithm.NAME]
+in an experiment. It holds no state of its own: what it remembers goes in and comes out as tensors,
+so that any engine can carry it and any round can be checkpointed.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from feddig.core.messages import Reply, State
+
+
+@dataclass(frozen=True)
+class Correction:
+    """Added to each local gradient: pull * (local - global) + shift."""
+
+    pull: float = 0.0
+    shift: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What an algorithm remembers between rounds."""
+
+    shared: State
+    """Of the federation."""
+    silos: tuple[State, ...]
+    """Of each silo, in order: the moderator's mirror of what the silo itself would keep."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """What an algorithm may know when it aggregates; at least one reply is there."""
+
+    number: int
+    weights: Tensor
+    """The model w that was sent out."""
+    replies: Sequence[Reply]
+    importance: Sequence[float]
+    """Of every silo, present or not: 1 each, or its number of samples. Need not sum to 1."""
+    momentum: float
+    """rho of the local optimiser."""
+
+    def shares(self) -> list[float]:
+        """Give the replies' aggregation weights p_i, which sum to 1 over those who replied."""
+        return shares([self.importance[reply.silo] for reply in self.replies])
+
+
+class Algorithm(Protocol):
+    """The whole of what differs between one federated algorithm and the next."""
+
+    def prepared(self, *, steps: float, lr: float, momentum: float) -> Self:
+        """Fill in settings that follow from the training: mean local steps K, eta and rho."""
+        ...
+
+    def start(self, weights: Tensor, silos: int) -> Memory:
+        """Give what is remembered before the first round."""
+        ...
+
+    def correction(self, weights: Tensor, state: State) -> Correction | None:
+        """Give what a silo with this state adds to its gradients when it starts from these weights."""
+        ...
+
+    def aggregate(self, round: Round, memory: Memory) -> tuple[Tensor, Memory]:
+        """Turn a round's replies into the next weights and the next memory."""
+        ...
+
+
+class Plain:
+    """The parts that most algorithms leave as they are: no state, no correction, nothing to prepare."""
+
+    def prepared(self, *, steps: float, lr: float, momentum: float) -> Self:
+        """Keep the settings as they are."""
+        return self
+
+    def start(self, weights: Tensor, silos: int) -> Memory:
+        """Remember nothing."""
+        return Memory(shared={}, silos=({},) * silos)
+
+    def correction(self, weights: Tensor, state: State) -> Correction | None:
+        """Leave the local gradients alone."""
+        return None
+
+
+def shares(importance: Sequence[float]) -> list[float]:
+    """Scale importances so that they sum to 1."""
+    total = math.fsum(importance)
+    return [value / total for value in importance]
+
+
+def weighted_sum(coefficients: Sequence[float], vectors: Sequence[Tensor]) -> Tensor:
+    """Add vectors up with coefficients, always in the order given so that the bytes repeat."""
+    total = torch.zeros_like(vectors[0])
+    for coefficient, vector in zip(coefficients, vectors, strict=True):
+        total.add_(vector, alpha=coefficient)
+    return total

@@ -1,0 +1,227 @@
+"""The moderator's side: keep digests, recall the absent, aggregate, update jointly."""
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from feddig.core.algorithms import Algorithm, Memory, Round
+from feddig.core.budget import draw_fairly
+from feddig.core.local import Effort, Trained, train_locally
+from feddig.core.messages import Reply, Request
+from feddig.core.samples import DigestSource, Samples
+from feddig.core.step import Trainee
+from feddig.core.workers import Done, Lane, Lanes
+from feddig.digest.digest import Digest, check_digest
+from feddig.errors import DivergenceError, FileFormatError
+from feddig.models.flat import FlatNetwork
+from feddig.settings import ModeratorSettings, TrainingSettings
+
+
+@dataclass(frozen=True)
+class Recalling:
+    """Recall models in training."""
+
+    futures: Sequence[Future[Done[Reply]]]
+
+    def finish(self) -> list[Reply]:
+        """Wait for them and give their updates."""
+        done = [future.result() for future in self.futures]
+        return [replace(one.result, seconds=one.seconds) for one in done]
+
+
+class Moderator:
+    """Holds the model M, the guidance producer P_G, the digests and the algorithm's memory.
+
+    The memory mirrors each silo's own state, because it follows from updates that the moderator sees.
+    A recall model continues its silo's mirror, and a silo that returns is sent the mirror with the model.
+    """
+
+    def __init__(
+        self,
+        *,
+        silos: int,
+        algorithm: Algorithm,
+        lanes: Lanes,
+        guidance_producer: FlatNetwork | None,
+        training: TrainingSettings,
+        settings: ModeratorSettings,
+        weighting: str,
+        seed: int,
+    ) -> None:
+        self.silos, self.algorithm, self.guidance_producer = silos, algorithm, guidance_producer
+        self.weights = lanes.first.network.weights()
+        self.memory = algorithm.start(self.weights, silos)
+        self.samples = [0] * silos
+        """How many samples each silo last trained on; 0 before it joins."""
+        self.digests: dict[int, Digest] = {}
+        self._lanes, self._training, self._settings = lanes, training, settings
+        self._to_recall: DigestSource | None = None
+        self._to_train_on: DigestSource | None = None
+        self._weighting, self._seed = weighting, seed
+
+    def push(self, round: int) -> list[Request]:
+        """Address the model M to every silo; who does not answer is absent."""
+        return [Request(silo, round, self.weights, self.memory.silos[silo]) for silo in range(self.silos)]
+
+    def hold(self, digests: Iterable[Digest]) -> None:
+        """Take in digests, each checked first."""
+        for digest in digests:
+            check_digest(digest, f"digest of silo {digest.silo}")
+            if digest.silo not in range(self.silos):
+                raise FileFormatError(
+                    f"digest of silo {digest.silo}: there are only silos 0 to {self.silos - 1}"
+                )
+            for held in self.digests.values():
+                if _shapes(held) != _shapes(digest):
+                    raise FileFormatError(
+                        f"digest of silo {digest.silo}: features and classes are shaped {_shapes(digest)}, "
+                        f"those of silo {held.silo} {_shapes(held)}; use the federation's encoder and classes"
+                    )
+            self.digests[digest.silo] = digest.to(self._device)
+            self._to_recall = self._to_train_on = None
+
+    def begin_recall(self, requests: Sequence[Request]) -> Recalling:
+        """Start to stand in for each of these silos whose digest is held."""
+        held = [request for request in requests if request.silo in self.digests]
+        if held:
+            self._pool_digests()
+        return Recalling([self._lanes.submit(self._stand_in(request)) for request in held])
+
+    def recall(self, requests: Sequence[Request], replies: Sequence[Reply]) -> list[Reply]:
+        """Stand in for everybody who did not reply and whose digest is held."""
+        answered = {reply.silo for reply in replies}
+        return self.begin_recall([request for request in requests if request.silo not in answered]).finish()
+
+    def seconds_of(self, stand_ins: Sequence[Reply]) -> float:
+        """Give the time that recall models took, each counted for the share of the device that it had."""
+        return sum(reply.seconds for reply in stand_ins) / self._lanes.count
+
+    def _stand_in(self, request: Request) -> Callable[[Lane], Reply]:
+        """Train a recall model, a copy of M, on the silo's digest, exactly as the silo trains on its data."""
+        assert self._to_recall is not None
+        digest, samples = self.digests[request.silo], self._to_recall.of(request.silo)
+
+        def train(lane: Lane) -> Reply:
+            lane.network.load(request.weights)
+            trained = train_locally(
+                Trainee(lane.network, self._training.lr),
+                samples,
+                self._training,
+                effort=Effort(self._settings.recall_epochs or self._training.local_epochs),
+                stream=(self._seed, "recall", request.silo, request.round),
+                correction=self.algorithm.correction(request.weights, request.state),
+                recorder=lane.recorder,
+                who=f"recall of silo {request.silo}, round {request.round}",
+            )
+            update = lane.network.vector - request.weights
+            return Reply(request.silo, request.round, update, trained.steps, digest.samples, trained.loss)
+
+        return train
+
+    def aggregate(self, round: int, replies: Sequence[Reply]) -> None:
+        """Turn real and recalled updates alike into the model A; without any, everything stays."""
+        if not replies:
+            return
+        for reply in replies:
+            self.samples[reply.silo] = reply.samples
+        importance: list[float] = (
+            [1.0] * self.silos if self._weighting == "equal" else [*map(float, self.samples)]
+        )
+        in_order = sorted(replies, key=lambda reply: reply.silo)
+        facts = Round(round, self.weights, in_order, importance, self._training.momentum)
+        self.weights, self.memory = self.algorithm.aggregate(facts, self.memory)
+        if not bool(torch.isfinite(self.weights).all()):
+            raise DivergenceError(
+                f"round {round}: the aggregated weights are not finite; lower training.lr or the algorithm's strength"
+            )
+
+    def joint_update(self, round: int) -> Trained | None:
+        """Train A and P_G together on every digest held: that is M for the next round."""
+        if not self.digests:
+            return None
+        self._pool_digests()
+        return self._lanes.run_alone(lambda lane: self._train_jointly(round, lane))
+
+    def _train_jointly(self, round: int, lane: Lane) -> Trained:
+        assert self.guidance_producer is not None
+        assert self._to_train_on is not None
+        settings = self._settings
+        joint_lr = settings.joint_lr or self._training.lr
+        lane.network.load(self.weights)
+        trained = train_locally(
+            Trainee(lane.network, joint_lr),
+            Samples(self._to_train_on),
+            self._training,
+            effort=Effort(settings.joint_epochs, settings.joint_steps, self._within_budget()),
+            stream=(self._seed, "joint", round),
+            companions=[Trainee(self.guidance_producer, settings.guidance_lr or joint_lr)],
+            recorder=lane.recorder,
+            who=f"joint update, round {round}",
+        )
+        self.weights = lane.network.weights()
+        return trained
+
+    def _within_budget(self) -> Callable[[torch.Generator], Tensor] | None:
+        """Give what draws the digests of a pass, if the joint update is not to see them all."""
+        budget, held = self._settings.digest_budget, [self.digests[silo] for silo in sorted(self.digests)]
+        if not budget or budget >= sum(map(len, held)):
+            return None
+        silos = np.repeat(sorted(self.digests), [len(digest) for digest in held])
+        classes = np.concatenate([digest.labels.argmax(1).cpu().numpy() for digest in held])
+        return lambda stream: draw_fairly(silos, classes, budget, stream)
+
+    def _pool_digests(self) -> None:
+        """Put the held digests together as samples, if that is not done yet."""
+        if self._to_recall is None:
+            assert self.guidance_producer is not None
+            held = [self.digests[silo] for silo in sorted(self.digests)]
+            self._to_recall = DigestSource(
+                held, self.guidance_producer.module, noise_aware=self._settings.noise_aware
+            )
+            self._to_train_on = self._to_recall.with_guidance_in_training()
+            self.digests = self._to_recall.digests()
+
+    @property
+    def _device(self) -> torch.device:
+        return self._lanes.first.network.device
+
+    def parameter_norm(self) -> float:
+        """Give the length of the weights: a collapse shows here before it shows in the accuracy."""
+        return float(self.weights.norm())
+
+    def state(self) -> dict[str, Tensor]:
+        """Give all that the next round depends on, apart from the digests."""
+        state = {"weights": self.weights, "samples": torch.tensor(self.samples)}
+        if self.guidance_producer is not None:
+            state["guidance"] = self.guidance_producer.weights()
+        state |= {f"shared.{name}": tensor for name, tensor in self.memory.shared.items()}
+        for silo, memory in enumerate(self.memory.silos):
+            state |= {f"silo.{silo}.{name}": tensor for name, tensor in memory.items()}
+        return state
+
+    def restore(self, state: dict[str, Tensor]) -> None:
+        """Take such a state over."""
+        device = self._device
+        if state["weights"].shape != self.weights.shape:
+            raise FileFormatError(
+                f"checkpoint: of a model of {len(state['weights']):,} parameters, not {len(self.weights):,}; "
+                "experiment.toml was changed since"
+            )
+        self.weights = state["weights"].to(device)
+        self.samples = [int(count) for count in state["samples"]]
+        if self.guidance_producer is not None:
+            self.guidance_producer.load(state["guidance"].to(device))
+        shared = {name: state[f"shared.{name}"].to(device) for name in self.memory.shared}
+        silos = tuple(
+            {name: state[f"silo.{silo}.{name}"].to(device) for name in memory}
+            for silo, memory in enumerate(self.memory.silos)
+        )
+        self.memory = Memory(shared, silos)
+
+
+def _shapes(digest: Digest) -> tuple[tuple[int, ...], int]:
+    return tuple(digest.features.shape[1:]), digest.labels.shape[1]

@@ -1,0 +1,57 @@
+"""What an algorithm's name stands for: which base, which model, which of FedDig's two halves."""
+
+from dataclasses import dataclass
+
+from feddig.core.algorithms import BASES
+from feddig.errors import SettingError, nearest
+
+LARGE = "-large"
+FEDDIG = ("feddig", "feddig-no-recall", "feddig-no-joint")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """An algorithm's name, taken apart."""
+
+    name: str
+    base: str = "fedavg"
+    """The algorithm that corrects gradients and aggregates."""
+    sees_features: bool = False
+    """The larger model: it has F_D and sees the encoded feature next to the image."""
+    collects_digests: bool = False
+    silos_train: bool = True
+    recall: bool = False
+    joint: bool = False
+    frozen: bool = False
+    """Never trained again once a silo that had joined leaves."""
+    centralised: bool = False
+    """All silos' training data in one place: the upper mark."""
+
+
+def read_recipe(name: str) -> Recipe:
+    """Take an algorithm's name apart; an unknown one is an error that names the nearest."""
+    kind, plus, base = name.partition("+")
+    base = base if plus else "fedavg"
+    if kind in FEDDIG and base in BASES:
+        return Recipe(
+            name, base, sees_features=True, collects_digests=True,
+            recall=kind != "feddig-no-recall", joint=kind != "feddig-no-joint",
+        )  # fmt: skip
+    if kind == "frozen" and base in BASES:
+        return Recipe(name, base, frozen=True)
+    if name == "centralised":
+        return Recipe(name, centralised=True)
+    if name == "digests-only":
+        return Recipe(name, sees_features=True, collects_digests=True, silos_train=False, joint=True)
+    if name.removesuffix(LARGE) in BASES:
+        return Recipe(name, name.removesuffix(LARGE), sees_features=name.endswith(LARGE))
+    raise SettingError(f"algorithm.name: unknown algorithm {name!r}; {nearest(name, names())}")
+
+
+def names() -> list[str]:
+    """List every name that can be run."""
+    alone = [*BASES, *(base + LARGE for base in BASES), "centralised", "digests-only"]
+    over_a_base = [
+        kind + tail for kind in (*FEDDIG, "frozen") for tail in ("", *("+" + base for base in BASES))
+    ]
+    return alone + over_a_base

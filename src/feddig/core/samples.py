@@ -1,0 +1,253 @@
+"""What the local loop trains on: raw samples, or digests seen through the guidance producer.
+
+A source answers two questions for a batch of rows, inputs and targets; some rows of a source are samples. A
+recall model is just a silo whose rows are those of its digest. Silos that live in one process share one source,
+so that a GPU holds the data once and one recorded step serves them all.
+"""
+
+import copy
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from feddig.data.datasets import Images
+from feddig.digest.denoising import denoise
+from feddig.digest.digest import Digest
+
+SIDE = 8
+"""Images are padded with zeros to a multiple of this, so that three 2x2 pools divide them: 28 becomes 32."""
+
+ENCODE_AT_ONCE = 1024
+LARGEST_IN_MEMORY = 2**31
+"""Features of more bytes than this go into an unnamed file that is memory-mapped."""
+LARGEST_SHARE = 0.5
+"""Of a GPU's free memory, for the pixels; what takes more is read from the CPU batch by batch."""
+
+
+class Source(Protocol):
+    """Anything that a step of the local loop can read a batch from."""
+
+    def __len__(self) -> int: ...
+
+    def inputs(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Give what goes into the classifier for these rows."""
+        ...
+
+    def targets(self, rows: Tensor) -> Tensor:
+        """Give what should come out: class numbers or soft labels."""
+        ...
+
+
+class Samples:
+    """Some rows of a source, or all of them."""
+
+    def __init__(self, source: Source, rows: Tensor | None = None) -> None:
+        self.source, self.rows = source, rows
+
+    def __len__(self) -> int:
+        return len(self.source) if self.rows is None else len(self.rows)
+
+    def inputs(self, places: Tensor) -> tuple[Tensor, ...]:
+        """Give what goes into the classifier for the samples at these places."""
+        return self.source.inputs(self.rows_at(places))
+
+    def targets(self, places: Tensor) -> Tensor:
+        """Give what should come out."""
+        return self.source.targets(self.rows_at(places))
+
+    def rows_at(self, places: Tensor) -> Tensor:
+        """Give the source's rows of the samples at these places."""
+        return places if self.rows is None else self.rows[places]
+
+
+def padded_shape(images: Images) -> tuple[int, int, int]:
+    """Give the shape of an image as the networks see it, after padding."""
+    channels, height, width = images.pixels.shape[1:]
+    below, right = _missing(height, width)
+    return channels, height + below, width + right
+
+
+class ImageSource:
+    """An image set, with the encoded features r of its images if an encoder is given.
+
+    On a CPU pixels are read from the (perhaps memory-mapped) array batch by batch; a GPU holds them, padded.
+    """
+
+    def __init__(self, images: Images, encoder: nn.Module | None, device: torch.device) -> None:
+        self._images, self._encoder, self.device = images, encoder, device
+        self.labels = torch.from_numpy(np.asarray(images.labels, dtype=np.int64)).to(device)
+        self.resident = device.type != "cpu" and self._size() <= _free_memory(device) * LARGEST_SHARE
+        """Whether a GPU holds the pixels."""
+        self._pixels = self._held() if self.resident else None
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    def inputs(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Give images, and features where the model sees them."""
+        features = self.features
+        return (self.images(rows),) if features is None else (self.images(rows), features[rows])
+
+    def targets(self, rows: Tensor) -> Tensor:
+        """Give class numbers."""
+        return self.labels[rows]
+
+    def images(self, rows: Tensor) -> Tensor:
+        """Give images as floats in [0, 1], padded."""
+        if self._pixels is not None:
+            return _floats(self._pixels[rows])
+        return _pad(_floats(self._read(rows.cpu().numpy()).to(self.device)))
+
+    @cached_property
+    def features(self) -> Tensor | None:
+        """The encoded features r of all images, computed once because the encoder never changes."""
+        encoder = self._encoder
+        if encoder is None:
+            return None
+        # in full precision, whatever the training that first asks for them runs in
+        with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
+            every = torch.split(torch.arange(len(self), device=self.device), ENCODE_AT_ONCE)
+            encoded = (encoder(self.images(rows)) for rows in every)
+            first = next(encoded)
+            features = _room((len(self), *first.shape[1:]), self.device)
+            features[: len(first)] = first
+            for rows, part in zip(every[1:], encoded, strict=True):
+                features[rows[0] : rows[0] + len(part)] = part
+            return features
+
+    def _read(self, rows: np.ndarray) -> Tensor:
+        pixels = np.ascontiguousarray(self._images.pixels[rows])
+        # through one dimension: a lone channel may carry any stride, and torch chooses its sums by strides
+        return torch.from_numpy(pixels.reshape(-1)).view(pixels.shape)
+
+    def _size(self) -> int:
+        itemsize = np.dtype(self._images.pixels.dtype).itemsize
+        return len(self) * int(np.prod(padded_shape(self._images))) * itemsize
+
+    def _held(self) -> Tensor:
+        every = np.array_split(np.arange(len(self)), -(-len(self) // (16 * ENCODE_AT_ONCE)) or 1)
+        return torch.cat([_pad(self._read(rows).to(self.device)) for rows in every])
+
+
+class RawSamples(Samples):
+    """A silo's own images, or those that a model is tested on."""
+
+    source: ImageSource
+
+    def __init__(self, source: ImageSource, rows: np.ndarray) -> None:
+        super().__init__(source, torch.from_numpy(rows.astype(np.int64)).to(source.device))
+
+    @classmethod
+    def all_of(cls, source: ImageSource) -> Self:
+        """Give all images of a source."""
+        return cls(source, np.arange(len(source)))
+
+    @property
+    def labels(self) -> Tensor:
+        """Class numbers."""
+        return self.source.labels[self.rows]
+
+    @property
+    def features(self) -> Tensor | None:
+        """Encoded features r, where there is an encoder."""
+        features = self.source.features
+        return None if features is None else features[self.rows]
+
+    def images(self, places: Tensor) -> Tensor:
+        """Give the images at these places."""
+        return self.source.images(self.rows_at(places))
+
+
+class DigestSource:
+    """Digests as samples: guidance G = P_G(D_R) in the image's place, D_R in the feature's, D_y as target.
+
+    With `noise_aware` D_R is seen as if without its noise, as far as its level is known.
+    """
+
+    resident = True
+
+    def __init__(
+        self,
+        digests: Sequence[Digest],
+        guidance_producer: nn.Module,
+        *,
+        train_guidance: bool = False,
+        noise_aware: bool = False,
+    ) -> None:
+        features = torch.cat([digest.features for digest in digests])
+        self._features = denoise(digests, features) if noise_aware else features
+        self._labels = torch.cat([digest.labels for digest in digests])
+        self._guidance_producer, self._train_guidance = guidance_producer, train_guidance
+        sizes = [len(digest) for digest in digests]
+        # the digests themselves become views, so that they are in memory once
+        self._digests = {
+            digest.silo: replace(digest, features=features, labels=labels)
+            for digest, features, labels in zip(
+                digests, torch.split(features, sizes), torch.split(self._labels, sizes), strict=True
+            )
+        }
+        every = torch.split(torch.arange(len(self), device=self._labels.device), sizes)
+        self._rows = {digest.silo: rows for digest, rows in zip(digests, every, strict=True)}
+
+    def __len__(self) -> int:
+        return len(self._labels)
+
+    def with_guidance_in_training(self) -> Self:
+        """Give the same digests for the joint update."""
+        source = copy.copy(self)
+        source._train_guidance = True
+        return source
+
+    def of(self, silo: int) -> Samples:
+        """Give the digests of one silo as samples."""
+        return Samples(self, self._rows[silo])
+
+    def digests(self) -> dict[int, Digest]:
+        """Give the digests by silo."""
+        return dict(self._digests)
+
+    def inputs(self, rows: Tensor) -> tuple[Tensor, ...]:
+        """Give guidance and digest features; gradients reach P_G in the joint update only."""
+        features = self._features[rows]
+        with torch.set_grad_enabled(self._train_guidance):
+            return self._guidance_producer.train(self._train_guidance)(features), features
+
+    def targets(self, rows: Tensor) -> Tensor:
+        """Give soft labels."""
+        return self._labels[rows]
+
+
+def _floats(pixels: Tensor) -> Tensor:
+    return pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels
+
+
+def _pad(images: Tensor) -> Tensor:
+    below, right = _missing(*images.shape[-2:])
+    edges = (right // 2, right - right // 2, below // 2, below - below // 2)
+    return nn.functional.pad(images, edges) if any(edges) else images
+
+
+def _missing(height: int, width: int) -> tuple[int, int]:
+    """Count the rows and columns that padding adds: none to a row of a table, which no pool divides."""
+    return (0, 0) if height == 1 else (-height % SIDE, -width % SIDE)
+
+
+def _room(shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Make room for features; much of it on disk, so that sets larger than memory work."""
+    count = int(np.prod(shape))
+    if device.type != "cpu" or count * 4 <= LARGEST_IN_MEMORY:
+        return torch.empty(shape, device=device)
+    with tempfile.TemporaryDirectory() as folder:  # gone at once; the mapping keeps the bytes
+        file = str(Path(folder) / "features")
+        return torch.from_file(file, shared=True, size=count, dtype=torch.float32).view(shape)
+
+
+def _free_memory(device: torch.device) -> int:
+    return torch.cuda.mem_get_info(device)[0]

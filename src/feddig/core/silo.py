@@ -1,0 +1,51 @@
+"""A silo's side: make the digest once, then train and reply whenever asked."""
+
+from torch import nn
+
+from feddig.core.algorithms import Algorithm
+from feddig.core.local import Effort, train_locally
+from feddig.core.messages import Reply, Request
+from feddig.core.samples import RawSamples
+from feddig.core.step import Trainee
+from feddig.core.workers import Lane
+from feddig.digest.digest import Digest, make_digest
+from feddig.models.encoder import encoder_hash
+from feddig.settings import DigestSettings, PrivacySettings, TrainingSettings
+
+
+class Silo:
+    """One silo with its own training samples, which never leave it."""
+
+    def __init__(
+        self, index: int, samples: RawSamples, algorithm: Algorithm, training: TrainingSettings, seed: int
+    ) -> None:
+        self.index, self.samples = index, samples
+        self._algorithm, self._training, self._seed = algorithm, training, seed
+
+    def make_digest(
+        self, encoder: nn.Module, classes: int, settings: DigestSettings, privacy: PrivacySettings
+    ) -> Digest:
+        """Make the digest D that is sent once, before the silo's first round."""
+        features = self.samples.features
+        if features is None:
+            raise ValueError("a silo whose samples have no features cannot make a digest")
+        return make_digest(
+            self.index, features, self.samples.labels, classes,
+            settings=settings, privacy=privacy, encoder=encoder_hash(encoder),
+        )  # fmt: skip
+
+    def train(self, request: Request, lane: Lane) -> Reply:
+        """Train the moderator's model on the raw data for some epochs and reply with the update."""
+        lane.network.load(request.weights)
+        trained = train_locally(
+            Trainee(lane.network, self._training.lr),
+            self.samples,
+            self._training,
+            effort=Effort(self._training.local_epochs),
+            stream=(self._seed, "batches", self.index, request.round),
+            correction=self._algorithm.correction(request.weights, request.state),
+            recorder=lane.recorder,
+            who=f"silo {self.index}, round {request.round}",
+        )
+        update = lane.network.vector - request.weights
+        return Reply(self.index, request.round, update, trained.steps, len(self.samples), trained.loss)

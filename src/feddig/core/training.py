@@ -1,0 +1,74 @@
+"""The round loop. READ THIS FIRST: it is the paper's Algorithm 1, and everything else serves it."""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from feddig.core.engine_base import Engine
+from feddig.core.local import Trained
+from feddig.core.messages import Reply
+from feddig.core.moderator import Moderator
+from feddig.core.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class RoundResult:
+    """What happened in a round."""
+
+    round: int
+    replies: Sequence[Reply]
+    stand_ins: Sequence[Reply]
+    joint: Trained | None
+    seconds_silos: float
+    """Until the last reply was there."""
+    seconds_recall: float
+    """That the recall models took; where they train beside the silos, this is not on top of the silos' time."""
+    seconds_joint: float
+
+
+def run_rounds(
+    moderator: Moderator,
+    engine: Engine,
+    recipe: Recipe,
+    rounds: Iterable[int],
+    frozen_from: int | None = None,
+) -> Iterator[RoundResult]:
+    """Train round by round; after each yield the moderator holds the model of that round.
+
+    `frozen_from` is the round from which the frozen control never trains again.
+    """
+    for round in rounds:
+        if recipe.frozen and frozen_from is not None and round >= frozen_from:
+            yield RoundResult(round, [], [], None, 0.0, 0.0, 0.0)
+            continue
+        clock = Clock()
+        if recipe.collects_digests:  # lines 2-4: once, when a silo joins
+            missing = [silo for silo in range(moderator.silos) if silo not in moderator.digests]
+            moderator.hold(engine.collect_digests(missing, round))
+        requests = moderator.push(round)  # line 6
+        away = engine.known_away(requests) if recipe.recall else []
+        recalling = moderator.begin_recall(away)  # lines 12-17, while the others train
+        clock.lap()
+        replies = engine.exchange(requests) if recipe.silos_train else []  # lines 8-10
+        seconds_silos = clock.lap()
+        stand_ins = recalling.finish()
+        if recipe.recall:  # and for those who were asked and did not reply
+            stand_ins += moderator.recall(requests, [*replies, *stand_ins])
+        clock.lap()
+        moderator.aggregate(round, [*replies, *stand_ins])  # line 18
+        joint = moderator.joint_update(round) if recipe.joint else None  # lines 20-21
+        seconds_recall = moderator.seconds_of(stand_ins)
+        yield RoundResult(round, replies, stand_ins, joint, seconds_silos, seconds_recall, clock.lap())
+
+
+class Clock:
+    """A stop-watch that tells the seconds since it was last read."""
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+
+    def lap(self) -> float:
+        """Give the seconds since the last reading."""
+        now = time.perf_counter()
+        self._since, since = now, self._since
+        return now - since

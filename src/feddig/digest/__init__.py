@@ -1,0 +1,1 @@
+"""Data digests: how they are made, written, read and denoised."""

@@ -1,0 +1,100 @@
+"""One experiment: everything that decides a run's numbers, a section of the TOML file each."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from feddig.core.algorithms import BASES, Algorithm
+from feddig.core.recipe import Recipe, read_recipe
+from feddig.data.locate import find_folder
+from feddig.data.public_sets import PUBLISHED
+from feddig.settings import (
+    AbsenceSettings,
+    AlgorithmSettings,
+    DataSettings,
+    DigestSettings,
+    LoggingSettings,
+    ModelSettings,
+    ModeratorSettings,
+    PrivacySettings,
+    TrainingSettings,
+    setting,
+)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """Everything that decides a run's numbers, apart from the device."""
+
+    seed: int = setting(0, "the seed that all others derive from", least=0)
+    data: DataSettings = field(default_factory=DataSettings)
+    absence: AbsenceSettings = field(default_factory=AbsenceSettings)
+    algorithm: AlgorithmSettings = field(default_factory=AlgorithmSettings)
+    digest: DigestSettings = field(default_factory=DigestSettings)
+    privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    model: ModelSettings = field(default_factory=ModelSettings)
+    training: TrainingSettings = field(default_factory=TrainingSettings)
+    moderator: ModeratorSettings = field(default_factory=ModeratorSettings)
+    logging: LoggingSettings = field(default_factory=LoggingSettings)
+
+    @property
+    def recipe(self) -> Recipe:
+        """What the algorithm's name stands for, less what [moderator] switches off."""
+        recipe = read_recipe(self.algorithm.name)
+        return replace(
+            recipe,
+            recall=recipe.recall and self.moderator.recall,
+            joint=recipe.joint and self.moderator.joint,
+        )
+
+    def base_algorithm(self) -> Algorithm:
+        """Build the base algorithm with its own settings."""
+        base = self.recipe.base
+        return BASES[base](**self.algorithm.bases.get(base, {}))
+
+    def located(self, data_dir: Path | None = None) -> "Experiment":
+        """Make paths absolute: a relative data.path is taken from `data_dir`, others from the working folder.
+
+        A public data set that is found on this computer gets its folder, so that a resumed run finds it again.
+        """
+        path, file = self.data.path, self.absence.file
+        folder = data_dir or Path()
+        if path is None and self.data.name in PUBLISHED:
+            found = find_folder(PUBLISHED[self.data.name], data_dir)
+            path = str(found.absolute()) if found is not None else None
+        return replace(
+            self,
+            data=replace(self.data, path=path and _absolute(path, folder)),
+            absence=replace(self.absence, file=file and _absolute(file, Path())),
+            digest=replace(self.digest, encoder=_located_network(self.digest.encoder)),
+            model=replace(self.model, classifier=_located_network(self.model.classifier)),
+        )
+
+    def resolved(self) -> "Experiment":
+        """Fill in the settings that follow from others, so that the saved file leaves nothing open."""
+        whole, order = self.located(), self.absence.order
+        joint_lr = self.moderator.joint_lr or self.training.lr
+        return replace(
+            whole,
+            data=replace(whole.data, seed=_given(self.data.seed, self.seed)),
+            absence=replace(
+                whole.absence,
+                order=order if order != "auto" else "index" if self.data.silos <= 4 else "random",
+                seed=_given(self.absence.seed, self.seed),
+            ),
+            digest=replace(whole.digest, seed=_given(self.digest.seed, self.seed)),
+            moderator=replace(
+                whole.moderator, joint_lr=joint_lr, guidance_lr=self.moderator.guidance_lr or joint_lr
+            ),
+        )
+
+
+def _given(value: int | None, otherwise: int) -> int:
+    return otherwise if value is None else value
+
+
+def _located_network(name: str) -> str:
+    return _absolute(name, Path()) if name.endswith(".safetensors") else name
+
+
+def _absolute(path: str, folder: Path) -> str:
+    return str((folder / Path(path).expanduser()).absolute())

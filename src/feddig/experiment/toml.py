@@ -1,0 +1,243 @@
+"""Experiments as TOML: reading with one clear line for each mistake, and writing."""
+
+import dataclasses
+import json
+import math
+import tomllib
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Any
+
+from feddig.core.algorithms import BASES
+from feddig.core.recipe import read_recipe
+from feddig.errors import SettingError, nearest
+from feddig.experiment.experiment import Experiment
+from feddig.files import FORMAT_VERSION, check_version
+from feddig.privacy.checks import check_privacy
+
+
+def demo_experiment(overrides: Sequence[str] = (), defaults: Mapping[str, Any] | None = None) -> Experiment:
+    """Give the demo's setting, which comes with the package."""
+    with as_file(files("feddig") / "demo.toml") as path:
+        return read_experiment(path, overrides, defaults)
+
+
+def read_experiment(
+    path: str | Path | None = None, overrides: Sequence[str] = (), defaults: Mapping[str, Any] | None = None
+) -> Experiment:
+    """Read an experiment file, then apply `section.key=value` overrides; defaults lie beneath both."""
+    table = _nest(defaults or {})
+    if path is not None:
+        _merge(table, _read_toml(Path(path)))
+    for text in overrides:
+        _merge(table, _read_override(text))
+    source = f"{path}: " if path is not None and not overrides else ""
+    try:
+        return experiment_from_table(table)
+    except SettingError as error:
+        raise SettingError(f"{source}{error}") from None
+
+
+def experiment_from_table(table: Mapping[str, Any]) -> Experiment:
+    """Build an experiment from nested mappings, checking each key and value."""
+    table = {key: value for key, value in table.items() if key != "format_version"}
+    algorithm = dict(_section(table.get("algorithm", {}), "algorithm"))
+    bases = {name: algorithm.pop(name) for name in BASES if name in algorithm}
+    experiment: Experiment = _build(Experiment, {**table, "algorithm": algorithm}, "")
+    checked = {name: _build_base(name, settings) for name, settings in bases.items()}
+    experiment = replace(experiment, algorithm=replace(experiment.algorithm, bases=checked))
+    _check_whole(experiment)
+    return experiment
+
+
+def write_experiment(experiment: Experiment) -> str:
+    """Spell an experiment as TOML; settings that are left out (None) do not appear."""
+    lines = [f"format_version = {FORMAT_VERSION}", f"seed = {experiment.seed}"]
+    for part in dataclasses.fields(experiment)[1:]:
+        section = getattr(experiment, part.name)
+        lines += ["", f"[{part.name}]", *spell_table(_plain(section))]
+    for base, settings in experiment.algorithm.bases.items():
+        lines += ["", f"[algorithm.{base}]", *spell_table(settings)]
+    return "\n".join(lines) + "\n"
+
+
+def keys() -> dict[str, dataclasses.Field[Any]]:
+    """List every key as it is written in a file, with its field: for documents and suggestions."""
+    listed: dict[str, dataclasses.Field[Any]] = {}
+    for part in dataclasses.fields(Experiment):
+        if not isinstance(part.default_factory, type):
+            listed[part.name] = part
+            continue
+        for inner in dataclasses.fields(part.default_factory):
+            if inner.metadata:
+                listed[f"{part.name}.{inner.name.rstrip('_')}"] = inner
+    for base, algorithm in BASES.items():
+        for inner in dataclasses.fields(algorithm):  # type: ignore[arg-type]
+            listed[f"algorithm.{base}.{inner.name}"] = inner
+    return listed
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingError(f"{path}: no such experiment file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"{path}: cannot be read ({error})") from None
+    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, which Python refuses
+        raise SettingError(f"{path}: not valid TOML: {error}") from None
+    if "format_version" in table:
+        check_version(path, table["format_version"])
+    return table
+
+
+def _read_override(text: str) -> dict[str, Any]:
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise SettingError(f"--set {text}: write it as section.key=value, for example training.lr=0.01")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except (ValueError, RecursionError):
+        parsed = value.strip()  # a bare word is a string, so that nobody needs quotes inside quotes
+    return _nest({key.strip(): parsed})
+
+
+def _nest(flat: Mapping[str, Any]) -> dict[str, Any]:
+    table: dict[str, Any] = {}
+    for key, value in flat.items():
+        inner = table
+        *outer, last = key.split(".")
+        for part in outer:
+            inner = inner.setdefault(part, {})
+        inner[last] = value
+    return table
+
+
+def _merge(table: dict[str, Any], changes: Mapping[str, Any]) -> None:
+    for key, value in changes.items():
+        if isinstance(value, dict) and isinstance(table.get(key), dict):
+            _merge(table[key], value)
+        else:
+            table[key] = value
+
+
+def _build(kind: type[Any], table: Mapping[str, Any], where: str) -> Any:
+    fields = {f.name.rstrip("_"): f for f in dataclasses.fields(kind) if f.name != "bases"}
+    types_ = typing.get_type_hints(kind)
+    values = {}
+    for key, value in table.items():
+        name = f"{where}{key}"
+        if key not in fields:
+            raise SettingError(f"{name}: unknown key; {nearest(name, keys())}")
+        if dataclasses.is_dataclass(types_[fields[key].name]):
+            section = typing.cast(type[Any], types_[fields[key].name])
+            values[fields[key].name] = _build(section, _section(value, name), f"{name}.")
+        else:
+            values[fields[key].name] = _check(name, value, types_[fields[key].name], fields[key].metadata)
+    return kind(**values)
+
+
+def _build_base(base: str, table: object) -> dict[str, float]:
+    settings = _section(table, f"algorithm.{base}")
+    known = {f.name for f in dataclasses.fields(BASES[base])}  # type: ignore[arg-type]
+    for key in settings:
+        if key not in known:
+            name = f"algorithm.{base}.{key}"
+            raise SettingError(f"{name}: unknown key; {nearest(name, keys())}")
+    return {
+        key: _check(f"algorithm.{base}.{key}", value, float, {"least": 0}) for key, value in settings.items()
+    }
+
+
+def _section(value: object, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise SettingError(
+            f"{name}: {value!r} stands where the section [{name}] should; write {name}.KEY = VALUE"
+        )
+    return value
+
+
+TOO_LARGE = 2**63
+_WANTED: dict[type, str] = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+
+
+def _check(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
+    """Give the value in its field's type, or say what is wrong with it."""
+    if isinstance(kind, types.UnionType):
+        kind = next(part for part in kind.__args__ if part is not type(None))
+    if typing.get_origin(kind) is tuple:
+        if not isinstance(value, list | tuple):
+            raise SettingError(f"{name}: {value!r} is not a list of numbers; write it as [0.5, 0.5]")
+        return tuple(_check(name, item, float, limits) for item in value)
+    if isinstance(value, int) and abs(value) >= TOO_LARGE:
+        raise SettingError(f"{name}: the number is too large; it must be below 2^63")
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
+        raise SettingError(f"{name}: {value!r} is not {_WANTED[kind]}")
+    choices = limits.get("choices", ())
+    if choices and value not in choices:
+        raise SettingError(f"{name}: {value!r} is not known; {nearest(value, choices)}")
+    if kind in (int, float):
+        _check_range(name, value, limits)
+    return value
+
+
+def _check_range(name: str, value: float, limits: Mapping[str, Any]) -> None:
+    tests: list[tuple[str, str, Callable[[float, float], bool]]] = [
+        ("least", "at least", lambda number, limit: number >= limit),
+        ("most", "at most", lambda number, limit: number <= limit),
+        ("above", "above", lambda number, limit: number > limit),
+        ("below", "below", lambda number, limit: number < limit),
+    ]
+    if not math.isfinite(value):
+        raise SettingError(f"{name}: {value} is not a finite number")
+    for key, words, holds in tests:
+        if key in limits and not holds(value, limits[key]):
+            raise SettingError(f"{name}: {value:g} is out of range; it must be {words} {limits[key]:g}")
+
+
+def _check_whole(experiment: Experiment) -> None:
+    """Check what no single key can show."""
+    read_recipe(experiment.algorithm.name)
+    split, weights = experiment.data.split, experiment.digest.weights
+    if len(split) != 3 or not math.isclose(sum(split), 1, abs_tol=1e-6) or split[0] <= 0:
+        raise SettingError(f"data.split: {list(split)} must be three shares that sum to 1, the first above 0")
+    mixed = experiment.digest.samples_per_digest
+    if weights and (len(weights) != mixed or not math.isclose(sum(weights), 1, abs_tol=1e-6)):
+        raise SettingError(
+            f"digest.weights: {list(weights)} must be {mixed} numbers (digest.samples_per_digest) that sum to 1"
+        )
+    check_privacy(experiment.privacy, experiment.digest)
+    by_file, file = experiment.absence.scenario == "file", experiment.absence.file
+    if by_file and file is None:
+        raise SettingError('absence.file: the scenario "file" needs a CSV, silo x round, 0 or 1')
+    if file is not None and not by_file:
+        raise SettingError(f'absence.file: {file!r} is read only with absence.scenario = "file"')
+
+
+def _plain(section: Any) -> dict[str, Any]:
+    values = {
+        f.name.rstrip("_"): getattr(section, f.name) for f in dataclasses.fields(section) if f.name != "bases"
+    }
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def spell_table(table: Mapping[str, Any]) -> list[str]:
+    """Spell a table of plain values as lines of TOML; what is None does not appear."""
+    return [f"{key} = {_spell_value(value)}" for key, value in table.items() if value is not None]
+
+
+def _spell_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        # JSON's escapes are TOML's too, but for one character that TOML wants escaped
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+    if isinstance(value, tuple):
+        return "[" + ", ".join(_spell_value(item) for item in value) + "]"
+    return repr(value)

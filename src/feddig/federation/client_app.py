@@ -1,0 +1,113 @@
+"""The silo's side on Flower: a ClientApp that answers who it is, gives its digest, trains and evaluates.
+
+On Flower's simulation engine a node is a silo of the experiment that comes with each message, and takes its share
+of the experiment's data. In a deployment the node's configuration names the silo's `folder`, with its own data.
+Messages may be handled by different processes; a process keeps what it has built.
+"""
+
+import logging
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from feddig.errors import FedDigError
+from feddig.experiment.toml import experiment_from_table
+from feddig.federation.contract import read_contract
+from feddig.federation.folders import SiloFolder
+from feddig.federation.silo import DeployedSilo, open_silo
+from feddig.federation.silo_data import read_silo_file
+from feddig.federation.wire import pack_digest, pack_reply, pack_score, pack_silo, read_about, read_request
+from feddig.runs.site import Site, build_site
+
+log = logging.getLogger("feddig")
+
+app = ClientApp()
+
+
+@app.query("silo")
+def tell_silo(message: Message, context: Context) -> Message:
+    """Say which silo this node is; in a deployment its key says that, and this is a sign of life."""
+    return Message(pack_silo(_silo(context)), reply_to=message)
+
+
+@app.query("digest")
+def give_digest(message: Message, context: Context) -> Message:
+    """Give the digest: the same bytes whenever it is asked for."""
+    if _is_deployed(context):
+        with _discretion():
+            return Message(_deployed(message, context).give_digest(), reply_to=message)
+    # a simulation's noise is seeded
+    return Message(pack_digest(_site(message, context).make_digest()), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train the moderator's model on this silo's data and reply with the update."""
+    if _is_deployed(context):
+        with _discretion():
+            silo = _deployed(message, context)
+            request = read_request(message.content, len(silo.site.lane.network.vector))
+            return Message(pack_reply(silo.train(request)), reply_to=message)
+    site = _site(message, context)
+    request = read_request(message.content, len(site.lane.network.vector))
+    return Message(pack_reply(site.silo.train(request, site.lane)), reply_to=message)
+
+
+@app.evaluate()
+def evaluate(message: Message, context: Context) -> Message:
+    """Measure the moderator's model on this silo's validation images; a simulation's moderator does that itself."""
+    with _discretion():
+        silo = _deployed(message, context)
+        request = read_request(message.content, len(silo.site.network.vector))
+        return Message(pack_score(silo.evaluate(request), silo.number, request.round), reply_to=message)
+
+
+def _silo(context: Context) -> int:
+    if _is_deployed(context):
+        return read_silo_file(SiloFolder(Path(str(context.node_config["folder"]))).silo_file).silo
+    return int(context.node_config["partition-id"])
+
+
+def _site(message: Message, context: Context) -> Site:
+    return _build(read_about(message.content, "experiment"), _silo(context))
+
+
+@lru_cache(maxsize=16)
+def _build(experiment: str, silo: int) -> Site:
+    return build_site(experiment_from_table(tomllib.loads(experiment)), silo)
+
+
+def _is_deployed(context: Context) -> bool:
+    return "folder" in context.node_config
+
+
+def _deployed(message: Message, context: Context) -> DeployedSilo:
+    """Give the silo of this node's folder, if the moderator follows the same contract."""
+    folder = str(context.node_config["folder"])
+    contract = read_contract(SiloFolder(Path(folder)).contract)
+    if read_about(message.content, "contract") != contract.hash:
+        raise FedDigError(
+            f"{SiloFolder(Path(folder)).contract}: the moderator follows another contract; "
+            "all must hold the same file"
+        )
+    return _open(folder, contract.hash)
+
+
+@lru_cache(maxsize=1)
+def _open(folder: str, contract: str) -> DeployedSilo:
+    return open_silo(Path(folder))
+
+
+@contextmanager
+def _discretion() -> Iterator[None]:
+    """Keep what goes wrong in the silo's own log: Flower would tell the moderator, data and paths and all."""
+    try:
+        yield
+    except Exception as error:
+        log.exception("%s", error)
+        raise FedDigError("the silo could not answer; its own log says why") from None

@@ -1,0 +1,259 @@
+"""The contract of a federation: what every silo and the moderator agree to, in one file that all of them hold.
+
+It is an experiment file with three more tables: [federation], [deadlines] and a [[silo]] for each member, in the
+order of their numbers. Files that it names (an encoder, a classifier, an availability table) lie next to it.
+"""
+
+import hashlib
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from feddig.errors import FileFormatError, SettingError, nearest
+from feddig.experiment.experiment import Experiment
+from feddig.experiment.toml import experiment_from_table, spell_table, write_experiment
+from feddig.federation.contract_fields import (
+    check_keys,
+    read_classes,
+    read_flag,
+    read_hash,
+    read_positive,
+    read_shape,
+    read_text,
+    take_table,
+)
+from feddig.files import check_version, write_atomically
+
+ADDRESS = "127.0.0.1:9092"
+FEDERATION = (
+    "name",
+    "address",
+    "image_shape",
+    "classes",
+    "encoder_hash",
+    "new_release",
+    "update_limit",
+    "digest_limit",
+)
+DEADLINES = ("training", "digest")
+SILO = ("name", "fingerprint")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+UPDATE_LIMIT = 10.0
+"""Training moves a model by less than its own length in a round; what goes so much further was not trained."""
+DIGEST_LIMIT = 256.0
+"""Megabytes: the digest of 960,000 images of the demo's, at four to a digest."""
+PATIENCE = 2
+"""A message is valid for so many times its deadline: a late reply is then seen, told of and dropped."""
+
+
+@dataclass(frozen=True)
+class Member:
+    """A silo of the federation: its name, and the fingerprint of the key by which it is known."""
+
+    name: str
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What everybody in a federation agrees to."""
+
+    name: str
+    members: tuple[Member, ...]
+    """A silo's number is its place."""
+    experiment: Experiment
+    image_shape: tuple[int, int, int]
+    """Channels, height and width of an image as it is stored."""
+    classes: tuple[str, ...]
+    encoder_hash: str | None
+    """Of the encoder that all use; None where the algorithm has none."""
+    training_deadline: float
+    """Seconds after which a silo that has not sent its update counts as absent."""
+    digest_deadline: float
+    """Seconds after which a silo that has not sent its digest counts as absent."""
+    new_release: bool = False
+    """Whether a silo may replace its digest by another; each one reveals more."""
+    address: str = ADDRESS
+    """Host and port at which silos find the moderator."""
+    update_limit: float | None = None
+    """An update that is longer than so many times the model is refused; None: the default, not in the file."""
+    digest_limit: float | None = None
+    """A digest of more megabytes is refused; None: the default, not in the file."""
+
+    def __post_init__(self) -> None:
+        """Check what must hold between the parts, wherever they come from."""
+        for kind in ("name", "fingerprint"):
+            found: set[str] = set()
+            for member in self.members:
+                # folders are named after silos, and some file systems do not tell capitals apart
+                value = str(getattr(member, kind)).lower()
+                if value in found:
+                    raise SettingError(f"silo.{kind}: {getattr(member, kind)!r} stands there twice")
+                found.add(value)
+        if self.experiment.data.silos != len(self.members):
+            raise SettingError(
+                f"data.silos: {self.experiment.data.silos}, but there are {len(self.members)} tables [[silo]]"
+            )
+
+    @cached_property
+    def text(self) -> str:
+        """The contract as its file has it: the same on every machine."""
+        federation = {
+            "name": self.name,
+            "address": self.address,
+            "image_shape": self.image_shape,
+            "classes": self.classes,
+            "encoder_hash": self.encoder_hash,
+            "new_release": self.new_release,
+            "update_limit": self.update_limit,
+            "digest_limit": self.digest_limit,
+        }
+        deadlines = {"training": self.training_deadline, "digest": self.digest_deadline}
+        tables: list[tuple[str, Mapping[str, Any]]] = [
+            ("[federation]", federation),
+            ("[deadlines]", deadlines),
+        ]
+        tables += [("[[silo]]", vars(member)) for member in self.members]
+        spelled = ["\n".join([title, *spell_table(table)]) for title, table in tables]
+        return "\n\n".join([write_experiment(_without_folders(self.experiment)).strip(), *spelled]) + "\n"
+
+    @property
+    def hash(self) -> str:
+        """Names what was agreed to; it is the file's own SHA-256, which any tool can tell."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @property
+    def longest_answer(self) -> float:
+        """Seconds after which nobody waits for an answer any more, whatever the question was."""
+        return PATIENCE * max(self.training_deadline, self.digest_deadline)
+
+    @property
+    def longest_update(self) -> float:
+        """How many times the model's length an update may have."""
+        return UPDATE_LIMIT if self.update_limit is None else self.update_limit
+
+    @property
+    def largest_digest(self) -> int:
+        """How many bytes a digest file may have."""
+        return int((DIGEST_LIMIT if self.digest_limit is None else self.digest_limit) * 1e6)
+
+    def number(self, name: str) -> int:
+        """Find a silo's number by its name."""
+        names = [member.name for member in self.members]
+        if name not in names:
+            raise SettingError(f"{name!r} is no silo of {self.name}; {nearest(name, names)}")
+        return names.index(name)
+
+
+def read_contract(path: Path) -> Contract:
+    """Read a contract; what is wrong with it is one line that names the file and the field."""
+    path = Path(path)
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileFormatError(
+            f"{path}: no such contract; `feddig federation init` writes one for each party"
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise FileFormatError(f"{path}: cannot be read as TOML ({error}); copy it again") from None
+    check_version(path, table.pop("format_version", None))
+    try:
+        return _contract(table, path.parent)
+    except SettingError as error:
+        raise SettingError(f"{path}: {error}") from None
+
+
+def write_contract(path: Path, contract: Contract) -> None:
+    """Write a contract in one step."""
+    write_atomically(Path(path), contract.text)
+
+
+def check_name(field: str, name: str) -> str:
+    """Check a name that becomes a folder's and stands in commands."""
+    if not NAME.fullmatch(name):
+        raise SettingError(
+            f"{field}: {name!r} cannot be a name; use up to 63 letters, digits, dots, dashes and underscores, "
+            "a letter or digit first"
+        )
+    return name
+
+
+def check_address(field: str, address: str) -> str:
+    """Check a host with a port."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise SettingError(f"{field}: {address!r} is no host and port; write it as moderator.example:9092")
+    return address
+
+
+def _contract(table: dict[str, Any], folder: Path) -> Contract:
+    federation = take_table(table, "federation", FEDERATION)
+    deadlines = take_table(table, "deadlines", DEADLINES)
+    silos = table.pop("silo", None)
+    if not isinstance(silos, list) or not silos:
+        raise SettingError("silo: no silos; there must be a table [[silo]] for each")
+    members = tuple(_member(place, silo) for place, silo in enumerate(silos))
+    return Contract(
+        name=check_name("federation.name", read_text(federation, "federation", "name")),
+        members=members,
+        experiment=_beside(experiment_from_table(table), folder),
+        image_shape=read_shape(federation.get("image_shape")),
+        classes=read_classes(federation.get("classes")),
+        encoder_hash=read_hash(federation, "federation", "encoder_hash")
+        if "encoder_hash" in federation
+        else None,
+        training_deadline=read_positive(deadlines, "deadlines", "training", "number of seconds"),
+        digest_deadline=read_positive(deadlines, "deadlines", "digest", "number of seconds"),
+        new_release=read_flag(federation.get("new_release", False)),
+        address=check_address("federation.address", read_text(federation, "federation", "address")),
+        update_limit=read_positive(federation, "federation", "update_limit", "multiple of the model's length")
+        if "update_limit" in federation
+        else None,
+        digest_limit=read_positive(federation, "federation", "digest_limit", "number of megabytes")
+        if "digest_limit" in federation
+        else None,
+    )
+
+
+def _member(place: int, table: object) -> Member:
+    where = f"silo[{place}]"
+    if not isinstance(table, Mapping):
+        raise SettingError(f"{where}: must be a table [[silo]]")
+    check_keys(table, where, SILO)
+    name = check_name(f"{where}.name", read_text(table, where, "name"))
+    return Member(name, read_hash(table, where, "fingerprint"))
+
+
+def named_files(experiment: Experiment) -> list[Path]:
+    """List the files that an experiment names, and that must go to every party with the contract."""
+    networks = (experiment.digest.encoder, experiment.model.classifier)
+    names = [name for name in networks if name.endswith(".safetensors")]
+    return [Path(name) for name in [*names, *([experiment.absence.file] if experiment.absence.file else [])]]
+
+
+def _without_folders(experiment: Experiment) -> Experiment:
+    """Leave of paths what is the same on every machine: names of files next to the contract."""
+    return _with_files(experiment, lambda name: Path(name).name)
+
+
+def _beside(experiment: Experiment, folder: Path) -> Experiment:
+    return _with_files(experiment, lambda name: str((folder / Path(name).name).absolute()))
+
+
+def _with_files(experiment: Experiment, placed: Callable[[str], str]) -> Experiment:
+    def network(name: str) -> str:
+        return placed(name) if name.endswith(".safetensors") else name
+
+    file = experiment.absence.file
+    return replace(
+        experiment,
+        # where a silo's data lies is its own affair
+        data=replace(experiment.data, path=None),
+        absence=replace(experiment.absence, file=file and placed(file)),
+        digest=replace(experiment.digest, encoder=network(experiment.digest.encoder)),
+        model=replace(experiment.model, classifier=network(experiment.model.classifier)),
+    )

@@ -1,0 +1,1 @@
+"""Everything that depends on private names of Flower 1.41."""

@@ -1,0 +1,1 @@
+"""Start, watch and end the processes of a federation."""

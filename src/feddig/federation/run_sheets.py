@@ -1,0 +1,111 @@
+"""Run sheets: for each party one page with the exact commands, written into its folder."""
+
+from feddig.federation.contract import Contract
+from feddig.federation.folders import SiloFolder
+
+_AGREED = """
+## What was agreed
+
+`federation.toml` is the contract; everybody holds the same file, SHA-256
+
+    {hash}
+
+(`sha256sum federation.toml`). {rounds} rounds of {algorithm}; {samples} samples in a digest, noise {mechanism}
+with epsilon {epsilon:g}. A silo that has not answered after {training:g} s of training, or {digest:g} s for its
+digest, counts as absent; so does one whose update is longer than {update:g} times the model.
+"""
+
+_MODERATOR = """# Run sheet of the moderator of {name}
+
+You run the moderator: the only party that the silos talk to, at {address}.
+
+1. Install the same release as the silos: `pip install "feddig[flower]=={version}"`.
+2. Put this folder where only you can read it. `server.key` proves that you are the moderator: it goes to nobody.
+3. Let TCP port {port} in from the silos. Silos reach nothing but Flower's interface for nodes there, and only with
+   their keys; everything else answers on this machine only. Do not put a proxy of this machine before it: to the
+   moderator all that comes through it would be from this machine.
+4. Start, in this folder, and leave it running:
+
+       feddig federation moderator .
+
+   It ends by itself when all rounds are done. After a crash, a kill or a power cut give the same command again: it goes
+   on from the last finished round.
+5. Look how it stands, from the same folder:
+
+       feddig federation status .
+
+The silos: {silos}.
+
+Results are in `run/`, what the processes said in `logs/`. `state.db` is Flower's own: messages pass through it, digests
+among them, so it deserves the same protection as `run/`. If you have test images, save them as arrays `x_test` and
+`y_test` in `test.npz` here; without them accuracy is that of the present silos' validation images.
+"""
+
+_SILO = """# Run sheet of silo {silo}, {member}, in {name}
+
+1. Install the same release as the others: `pip install "feddig[flower]=={version}"`.
+2. Put this folder on the machine that holds your images. {key}
+3. Read `federation.toml`, and compare its hash with the one below over another channel than the one it came by.
+4. Say in `silo.toml` where your images are: a folder with a folder of images per class, an .npz file with x_train,
+   y_train, x_test and y_test, or a folder of IDX files. Images must be {shape} (channels, height, width). Classes,
+   in this order: {classes}.
+5. Start, in this folder, and leave it running:
+
+       feddig federation silo .
+
+   It connects to {address}; nothing connects to you. It starts its node again after a crash, and bridges
+   the minute in which a node that was killed is refused. Stop it with Ctrl-C: you are then away, and your digest stands
+   in for you. Start it again to come back. If only a proxy leads out, set HTTPS_PROXY=http://host:port first; it must
+   pass TLS through as it is.
+
+Your images never leave this machine. What leaves is your digest, once, and in each round the update of the model;
+`released/` holds the digest as it was sent and the ledger of what it costs (`feddig ledger show released/{ledger}`).
+Keep `released/`: without it a new digest would have to be made, which reveals more and is refused.
+The node runs the FedDig that you installed, whatever app its moderator sends.
+"""
+
+_OWN_KEY = """Copy into it the `key` that you made with `feddig federation
+   key`; it proves that you are {member}, never left you, and goes to nobody."""
+_GIVEN_KEY = """`key` proves that you are {member}: it goes to nobody, and
+   whoever made it for you removes their copy."""
+
+
+def moderator_sheet(contract: Contract, version: str) -> str:
+    """Write the moderator's page."""
+    address, names = contract.address, ", ".join(member.name for member in contract.members)
+    page = _MODERATOR.format(
+        name=contract.name, address=address, port=address.rpartition(":")[2], silos=names, version=version
+    )
+    return page + _agreed(contract)
+
+
+def silo_sheet(contract: Contract, silo: int, folder: SiloFolder, version: str) -> str:
+    """Write a silo's page."""
+    key, member = _GIVEN_KEY if folder.key.exists() else _OWN_KEY, contract.members[silo].name
+    page = _SILO.format(
+        name=contract.name,
+        silo=silo,
+        member=member,
+        key=key.format(member=member),
+        address=contract.address,
+        shape=" x ".join(map(str, contract.image_shape)),
+        classes=", ".join(contract.classes),
+        ledger=folder.ledger.name,
+        version=version,
+    )
+    return page + _agreed(contract)
+
+
+def _agreed(contract: Contract) -> str:
+    experiment = contract.experiment
+    return _AGREED.format(
+        hash=contract.hash,
+        rounds=experiment.training.rounds,
+        algorithm=experiment.algorithm.name,
+        samples=experiment.digest.samples_per_digest,
+        mechanism=experiment.privacy.mechanism,
+        epsilon=experiment.privacy.epsilon,
+        training=contract.training_deadline,
+        digest=contract.digest_deadline,
+        update=contract.longest_update,
+    )

@@ -1,0 +1,48 @@
+"""The moderator's side on Flower: a ServerApp that runs our own round loop over the grid.
+
+Run configuration of a simulation: `experiment` (a TOML file; left out: the demo's), `out` (the results folder; one
+that was begun is gone on with), `deadline` (seconds until a silo that has not replied counts as absent). Of a real
+federation: `folder` (the moderator's, with the contract in it).
+"""
+
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from feddig.experiment.experiment import Experiment
+from feddig.experiment.toml import demo_experiment, read_experiment, write_experiment
+from feddig.federation.moderator import moderate_federation
+from feddig.federation.simulation_engine import GridEngine
+from feddig.runs.record import ResultsFolder
+from feddig.runs.run import resume, run
+from feddig.runs.simulation import Simulation
+
+DEADLINE = 600.0
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the experiment or the federation that the run configuration names."""
+    config = context.run_config
+    if config.get("folder"):
+        moderate_federation(grid, Path(str(config["folder"])))
+        return
+    experiment = read_experiment(str(config["experiment"])) if config.get("experiment") else demo_experiment()
+    out = Path(str(config.get("out") or "results/flower"))
+    moderate(grid, experiment, out, deadline=float(config.get("deadline") or DEADLINE))
+
+
+def moderate(grid: Grid, experiment: Experiment, out: Path, *, deadline: float = DEADLINE) -> dict[str, Any]:
+    """Run an experiment over the grid, or go on with it, and give its summary."""
+
+    def connect(simulation: Simulation, folder: ResultsFolder) -> GridEngine:
+        text = write_experiment(simulation.experiment)
+        return GridEngine(grid, simulation.absence, folder, experiment=text, deadline=deadline)
+
+    if ResultsFolder(out).started:
+        return resume(out, connect=connect)
+    return run(experiment, out, connect=connect)

@@ -1,0 +1,117 @@
+"""A silo's side of a real federation: its folder, its data, and the digest that it makes once and keeps.
+
+Each message may find the silo in a new process: what must last, the digest and the ledger of releases, lies on its
+own disk.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from flwr.app import RecordDict
+
+from feddig.core.evaluation import accuracy
+from feddig.core.messages import Reply, Request
+from feddig.core.samples import ImageSource, RawSamples
+from feddig.digest.digest import read_digest, write_digest
+from feddig.errors import BudgetError, FileFormatError, SettingError
+from feddig.experiment.device import choose_device
+from feddig.experiment.experiment import Experiment
+from feddig.experiment.layout import with_precision
+from feddig.federation.contract import Contract, read_contract
+from feddig.federation.folders import SiloFolder
+from feddig.federation.silo_data import load_silo_data, read_silo_file
+from feddig.federation.wire import Score, pack_digest_file
+from feddig.models.encoder import encoder_hash
+from feddig.privacy.ledger import Ledger
+from feddig.runs.release import note_release
+from feddig.runs.site import Site, build_site_of
+
+
+@dataclass(frozen=True)
+class DeployedSilo:
+    """What a silo's process holds to answer the moderator."""
+
+    folder: SiloFolder
+    contract: Contract
+    experiment: Experiment
+    """The contract's, with nothing left open."""
+    site: Site
+    validation: RawSamples
+
+    @property
+    def number(self) -> int:
+        """Which silo it is."""
+        return self.site.silo.index
+
+    def give_digest(self) -> RecordDict:
+        """Pack the digest as it was kept, or make it if this is the first time; the ledger notes that it leaves."""
+        file = self.folder.digest
+        made = not file.exists()
+        if made:
+            self._make_digest()
+        digest = read_digest(file)
+        if digest.silo != self.number:
+            raise FileFormatError(f"{file}: is of silo {digest.silo}, not {self.number}; put its own back")
+        size, largest = file.stat().st_size, self.contract.largest_digest
+        if size > largest:
+            raise SettingError(
+                f"{file}: has {size:,} bytes, and the moderator takes no more than {largest:,}; agree on a contract "
+                "with a larger federation.digest_limit, or with more digest.samples_per_digest"
+            )
+        try:
+            note_release(
+                self.folder.ledger, digest, self.experiment, f"the moderator of {self.contract.name}"
+            )
+        except BudgetError:
+            if made:
+                file.unlink()
+            raise
+        return pack_digest_file(file)
+
+    def _make_digest(self) -> None:
+        """Make the digest and keep it; a second one, which would tell more, only if the contract allows it."""
+        digest = self.site.make_digest()
+        released = {entry.digest for entry in Ledger(self.folder.ledger).entries()}
+        if released and digest.hash not in released and not self.contract.new_release:
+            raise FileFormatError(
+                f"{self.folder.digest}: is gone, and the ledger says that it was released; put it back, "
+                "or agree on a contract with federation.new_release = true"
+            )
+        # on disk before it leaves: were it lost, the next one would be a second release
+        write_digest(self.folder.digest, digest)
+
+    def train(self, request: Request) -> Reply:
+        """Train the moderator's model on this silo's data."""
+        if request.silo != self.number:
+            raise SettingError(
+                f"the moderator takes silo {self.number} for silo {request.silo}: silo.toml and the contract differ"
+            )
+        return self.site.silo.train(request, self.site.lane)
+
+    def evaluate(self, request: Request) -> Score:
+        """Measure the moderator's model on validation images."""
+        self.site.network.load(request.weights)
+        return Score(accuracy(self.site.network, self.validation) or 0.0, len(self.validation))
+
+
+def open_silo(path: Path, *, device: str = "auto") -> DeployedSilo:
+    """Build the silo of this folder, with the data that its silo.toml names."""
+    folder = SiloFolder(path)
+    contract, file = read_contract(folder.contract), read_silo_file(folder.silo_file)
+    if file.silo not in range(len(contract.members)) or contract.members[file.silo].name != file.name:
+        raise SettingError(
+            f"{folder.silo_file}: silo {file.silo} is not {file.name!r} in the contract; "
+            f"{contract.name} has {', '.join(member.name for member in contract.members)}, in this order"
+        )
+    place = choose_device(device)
+    experiment = with_precision(contract.experiment.resolved(), place)
+    train, validation = load_silo_data(file, contract)
+    site = build_site_of(experiment, file.silo, train, len(contract.classes), device=device)
+    if site.encoder is not None and encoder_hash(site.encoder) != contract.encoder_hash:
+        raise SettingError(
+            f"{folder.contract}: digest.encoder is another here than the one that was agreed on "
+            f"({str(contract.encoder_hash)[:12]}); install the release of FedDig that the others use"
+        )
+    apart = RawSamples(ImageSource(validation, site.encoder, place), np.arange(len(validation)))
+    return DeployedSilo(folder, contract, experiment, site, apart)

@@ -1,0 +1,180 @@
+"""The data that lies in a party's own folder: a silo's training images, or the moderator's test images.
+
+`silo.toml` says which silo a folder is and where its images lie:
+
+    format_version = 1
+    silo = 0
+    name = "north"
+
+    [data]
+    path = "images"       # a folder of images per class, an .npz file, or a folder of IDX files; relative to the file
+    validation = 0.1      # the share of the training images that is kept apart; left out: the data's own test images
+"""
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from feddig.data.checks import check_images
+from feddig.data.datasets import load_dataset
+from feddig.data.images import Dataset, Images
+from feddig.data.lazy import choose
+from feddig.errors import DataError, FedDigError, FileFormatError, SettingError, nearest
+from feddig.experiment.toml import spell_table
+from feddig.federation.contract import Contract
+from feddig.files import FORMAT_VERSION, check_version, write_atomically
+from feddig.seeds import numpy_stream
+
+
+@dataclass(frozen=True)
+class SiloFile:
+    """What silo.toml says."""
+
+    silo: int
+    name: str
+    data: Path
+    """Where the images lie, absolute."""
+    validation: float | None
+    """The share of the training images that is kept apart; None: the data's own test images."""
+
+
+def read_silo_file(path: Path) -> SiloFile:
+    """Read silo.toml; what is wrong with it is one line that names the field."""
+    try:
+        table = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileFormatError(
+            f"{path}: no such file; is this a silo's folder made by `feddig federation init`?"
+        ) from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise FileFormatError(f"{path}: cannot be read as TOML ({error})") from None
+    check_version(path, table.pop("format_version", None))
+    data = table.pop("data", {})
+    try:
+        _only(table, "", ("silo", "name"))
+        _only(data, "data.", ("path", "validation"))
+        return SiloFile(
+            silo=_number(table.get("silo")),
+            name=_text("name", table.get("name")),
+            data=(path.parent / Path(_text("data.path", data.get("path"))).expanduser()).absolute(),
+            validation=_share(data.get("validation")),
+        )
+    except SettingError as error:
+        raise SettingError(f"{path}: {error}") from None
+
+
+def write_silo_file(path: Path, *, silo: int, name: str, data: str, validation: float | None) -> None:
+    """Write silo.toml with a path of data as it stands."""
+    lines = [
+        *spell_table({"format_version": FORMAT_VERSION, "silo": silo, "name": name}),
+        "",
+        "[data]",
+        "# a folder with a folder of images per class, an .npz file, or a folder of IDX files; relative to this file",
+        *spell_table({"path": data}),
+        "# the share of the training images that is kept apart; left out: the data's own test images",
+        *spell_table({"validation": validation}),
+    ]
+    write_atomically(path, "\n".join(lines) + "\n")
+
+
+def load_silo_data(file: SiloFile, contract: Contract) -> tuple[Images, Images]:
+    """Load a silo's training and validation images, with labels that count as the contract's classes do."""
+    dataset = _load(file.data, contract)
+    train, validation = (
+        _labelled(part, dataset, contract, file.data) for part in (dataset.train, dataset.test)
+    )
+    if file.validation is None:
+        return train, validation
+    order = numpy_stream(contract.experiment.seed, "validation", file.silo).permutation(len(train))
+    kept = round(len(train) * file.validation)
+    apart, rest = np.sort(order[:kept]), np.sort(order[kept:])
+    if not len(rest):
+        raise DataError(f"{file.data}: of {len(train)} training images none is left to train on; add some")
+    return _rows(train, rest), _rows(train, apart)
+
+
+def load_test_set(path: Path, contract: Contract) -> Images | None:
+    """Load the moderator's test images; None where it has none."""
+    if not path.exists():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            pixels, labels = archive["x_test"], archive["y_test"]
+    except (OSError, ValueError, KeyError) as error:
+        raise DataError(f"{path}: must hold x_test and y_test ({error}); save or copy it again") from None
+    images = check_images(pixels, labels, pixels_at=f"{path}: x_test", labels_at=f"{path}: y_test")
+    _check(images, contract, path)
+    return images
+
+
+def _load(path: Path, contract: Contract) -> Dataset:
+    """Load what lies at the path, whichever of the three forms it has."""
+    size = contract.image_shape[1] if contract.image_shape[1] == contract.image_shape[2] else 0
+    kind = "npz" if path.suffix == ".npz" else "idx" if any(path.glob("*-images*idx3*")) else "folder"
+    try:
+        return load_dataset(kind, path, seed=contract.experiment.seed, image_size=size)
+    except FedDigError as error:
+        raise DataError(f"silo.toml: {error}") from None
+
+
+def _labelled(images: Images, dataset: Dataset, contract: Contract, place: Path) -> Images:
+    """Number the labels as the contract does: a folder's own classes may be fewer."""
+    if dataset.name == "folder":
+        for name in dataset.class_names:
+            if name not in contract.classes:
+                raise DataError(
+                    f"{place}: the class {name!r} is not in the contract; {nearest(name, contract.classes)}"
+                )
+        numbers = np.array([contract.classes.index(name) for name in dataset.class_names])
+        images = Images(images.pixels, numbers[images.labels])
+    _check(images, contract, place)
+    return images
+
+
+def _check(images: Images, contract: Contract, place: Path) -> None:
+    shape = tuple(images.pixels.shape[1:])
+    if shape != contract.image_shape:
+        raise DataError(
+            f"{place}: images are {list(shape)} (channels, height, width), "
+            f"but the contract says {list(contract.image_shape)}; convert them"
+        )
+    if images.labels.max() >= len(contract.classes):
+        raise DataError(
+            f"{place}: there is a label {images.labels.max()}, but the contract has only the classes "
+            f"0 to {len(contract.classes) - 1}; number them as federation.classes does"
+        )
+
+
+def _rows(images: Images, rows: np.ndarray) -> Images:
+    return Images(choose(images.pixels, rows), images.labels[rows])
+
+
+def _only(table: Any, where: str, known: tuple[str, ...]) -> None:
+    if not isinstance(table, dict):
+        raise SettingError(f"{where.rstrip('.')}: must be a table")
+    for key in table:
+        if key not in known:
+            raise SettingError(f"{where}{key}: unknown key; {nearest(key, known)}")
+
+
+def _text(field: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise SettingError(f"{field}: {value!r} is not a text; fill it in")
+    return value
+
+
+def _number(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise SettingError(f"silo: {value!r} is not the number of a silo, from 0 on")
+    return value
+
+
+def _share(value: object) -> float | None:
+    if value is None:
+        return None
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
+        raise SettingError(f"data.validation: {value!r} is not a share, from 0 to below 1")
+    return float(value)

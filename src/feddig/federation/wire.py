@@ -1,0 +1,235 @@
+"""Our messages on Flower's wire: plain arrays and numbers, each checked before it is believed."""
+
+import math
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ConfigRecord, MetricRecord, RecordDict
+
+from feddig.core.messages import Reply, Request
+from feddig.digest.digest import Digest, read_digest, write_digest
+from feddig.errors import FedDigError
+from feddig.federation.arrays import (
+    LONGEST_HEADER,
+    WireError,
+    find_arrays,
+    pack_arrays,
+    pack_bytes,
+    read_bytes,
+    read_tensor,
+    read_vector,
+)
+
+LARGEST_DIGEST = 2**31
+LARGEST_FEATURE = 1e6
+"""Codes of images are below a hundred, and noise above this would drown them: training on it would only overflow."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What a message is about: in a simulation the experiment's text, in a federation the contract's hash."""
+
+    key: str
+    value: str
+
+
+@dataclass(frozen=True)
+class Score:
+    """What a silo says of a model: the percentage that it gets right of so many images of its own."""
+
+    accuracy: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What a digest must be like, as all have agreed."""
+
+    feature_shape: tuple[int, ...]
+    classes: int
+    facts: Mapping[str, object]
+    """What it must say about how it was made."""
+
+
+def pack_request(request: Request, about: About) -> RecordDict:
+    """Pack the moderator's push."""
+    facts = ConfigRecord({"silo": request.silo, "round": request.round, about.key: about.value})
+    return RecordDict(
+        {
+            "model": pack_arrays({"weights": request.weights}),
+            "state": pack_arrays(request.state),
+            "facts": facts,
+        }
+    )
+
+
+def pack_question(about: About) -> RecordDict:
+    """Pack what a silo must know to answer anything: each message may find it in a process of its own."""
+    return RecordDict({"facts": ConfigRecord({about.key: about.value})})
+
+
+def read_about(content: RecordDict, key: str) -> str:
+    """Read the experiment or the contract that a message is about."""
+    text = _facts(content).get(key)
+    if not isinstance(text, str):
+        raise WireError(f"it does not say which {key} it is about")
+    return text
+
+
+def pack_silo(silo: int) -> RecordDict:
+    """Pack which silo a node is."""
+    return RecordDict({"facts": ConfigRecord({"silo": silo})})
+
+
+def read_silo(content: RecordDict) -> int:
+    """Read which silo a node is."""
+    return _whole(_facts(content), "silo")
+
+
+def read_request(content: RecordDict, parameters: int) -> Request:
+    """Read the moderator's push for a model of so many parameters."""
+    facts = _facts(content)
+    state = {
+        name: read_tensor(name, array, parameters) for name, array in find_arrays(content, "state").items()
+    }
+    weights = read_vector(content, "model", "weights", parameters)
+    return Request(_whole(facts, "silo"), _whole(facts, "round"), weights, state)
+
+
+def pack_reply(reply: Reply) -> RecordDict:
+    """Pack a silo's answer."""
+    return RecordDict(
+        {
+            "model": pack_arrays({"update": reply.update}),
+            "facts": ConfigRecord({"silo": reply.silo, "round": reply.round}),
+            "numbers": MetricRecord(
+                {
+                    "steps": reply.steps,
+                    "samples": reply.samples,
+                    "loss": reply.loss,
+                    "seconds": reply.seconds,
+                }
+            ),
+        }
+    )
+
+
+def largest_update(parameters: int) -> int:
+    """Give the bytes that the update of a model of so many parameters has."""
+    return 4 * parameters + LONGEST_HEADER
+
+
+def read_reply(content: RecordDict, request: Request, limit: float = math.inf) -> Reply:
+    """Read the answer to a request; one of another silo or round, or with numbers that make no sense, is refused.
+
+    So is an update that is longer than `limit` times the model that was sent.
+    """
+    _check_sender(content, request.silo, request.round)
+    values = {name: _number(content, name) for name in ("steps", "samples", "loss", "seconds")}
+    steps, samples = int(values["steps"]), int(values["samples"])
+    if not steps or not samples:
+        raise WireError(f"it tells of {steps} steps on {samples} samples")
+    update = read_vector(content, "model", "update", request.weights.numel())
+    if not math.isfinite(float(update.norm())):
+        # finite numbers, but together they would not leave a finite model
+        raise WireError("its update is longer than any number can say")
+    # a model that begins near nothing must be able to leave it
+    length, model = float(update.norm()), max(1.0, float(request.weights.norm()))
+    if length > limit * model:
+        raise WireError(f"its update is {length:.3g} long, more than {limit:g} times the model's {model:.3g}")
+    return Reply(request.silo, request.round, update, steps, samples, values["loss"], values["seconds"])
+
+
+def pack_score(score: Score, silo: int, round: int) -> RecordDict:
+    """Pack how good a silo finds the model of a round."""
+    return RecordDict(
+        {
+            "facts": ConfigRecord({"silo": silo, "round": round}),
+            "numbers": MetricRecord({"accuracy": score.accuracy, "samples": score.samples}),
+        }
+    )
+
+
+def read_score(content: RecordDict, silo: int, round: int) -> Score:
+    """Read how good this silo finds the model of this round."""
+    _check_sender(content, silo, round)
+    accuracy, samples = _number(content, "accuracy"), int(_number(content, "samples"))
+    if accuracy > 100:
+        raise WireError(f"its accuracy is {accuracy:g} percent")
+    return Score(accuracy, samples)
+
+
+def pack_digest(digest: Digest) -> RecordDict:
+    """Pack a digest as the file that it is."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "digest.safetensors"
+        write_digest(file, digest)
+        return pack_digest_file(file)
+
+
+def pack_digest_file(file: Path) -> RecordDict:
+    """Pack a digest file byte by byte."""
+    return RecordDict({"digest": pack_bytes("file", file.read_bytes())})
+
+
+def read_digest_of(
+    content: RecordDict, silo: int, terms: Terms | None = None, largest: int = LARGEST_DIGEST
+) -> Digest:
+    """Read a digest that must be this silo's, as agreed, and of at most so many bytes."""
+    packed = read_bytes(content, "digest", "file", largest)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "digest.safetensors"
+        file.write_bytes(packed)
+        try:
+            digest = read_digest(file)
+        except FedDigError as error:
+            raise WireError(str(error).replace(f"{file}: ", "")) from None
+    if digest.silo != silo:
+        raise WireError(f"it is of silo {digest.silo}, not {silo}")
+    if terms is not None:
+        _check_terms(digest, terms)
+    return digest
+
+
+def _check_terms(digest: Digest, terms: Terms) -> None:
+    shape, classes = tuple(digest.features.shape[1:]), int(digest.labels.shape[1])
+    if shape != terms.feature_shape or classes != terms.classes:
+        raise WireError(
+            f"it has features of {list(shape)} and {classes} classes, "
+            f"not {list(terms.feature_shape)} and {terms.classes} as the contract says"
+        )
+    largest = float(digest.features.abs().max())
+    if largest > LARGEST_FEATURE:
+        raise WireError(f"its features reach {largest:.3g}, more than {LARGEST_FEATURE:g}")
+    for name, wanted in terms.facts.items():
+        if digest.facts.get(name) != wanted:
+            raise WireError(f"its {name} is {digest.facts.get(name)!r}, not {wanted!r} as the contract says")
+
+
+def _facts(content: RecordDict) -> ConfigRecord:
+    return content.config_records.get("facts", ConfigRecord())
+
+
+def _check_sender(content: RecordDict, silo: int, round: int) -> None:
+    """Check that a reply is of the silo whose key its node has, and of this round."""
+    facts = _facts(content)
+    for name, wanted in (("silo", silo), ("round", round)):
+        if _whole(facts, name) != wanted:
+            raise WireError(f"it is of {name} {facts[name]!r}, not {wanted}")
+
+
+def _number(content: RecordDict, name: str) -> float:
+    value = content.metric_records.get("numbers", MetricRecord()).get(name)
+    if not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+        raise WireError(f"its {name} is {value!r}")
+    return value
+
+
+def _whole(facts: Mapping[str, Any], name: str) -> int:
+    value = facts.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise WireError(f"its {name} is {value!r}")
+    return value

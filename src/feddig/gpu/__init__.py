@@ -1,0 +1,1 @@
+"""Code for CUDA devices: fused layers and their Triton kernels."""

@@ -1,0 +1,1 @@
+"""Runs: build the parties of an experiment, train and record every round, compare runs."""

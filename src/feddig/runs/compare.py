@@ -1,0 +1,234 @@
+"""Run a grid of algorithms, scenarios and seeds; train what several of them share only once.
+
+Two cells of the grid that would do the same in their first rounds (say FedAvg with nobody absent and
+FedAvg with silos leaving from round 100) are one run up to there. A branch is an interrupted run,
+copied: the copy gets its own experiment and availability, and both are resumed.
+"""
+
+import itertools
+import logging
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from feddig.core.absence import Absence
+from feddig.core.recipe import Recipe
+from feddig.data.datasets import Dataset
+from feddig.errors import FedDigError
+from feddig.experiment.experiment import Experiment
+from feddig.experiment.layout import Layout, lay_out
+from feddig.experiment.networks import Networks
+from feddig.experiment.toml import write_experiment
+from feddig.files import write_atomically
+from feddig.runs.progress import Progress
+from feddig.runs.record import ResultsFolder
+from feddig.runs.run import resume, run
+
+log = logging.getLogger("feddig")
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of the grid."""
+
+    experiment: Experiment
+    path: Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a cell: its summary, or why there is none."""
+
+    cell: Cell
+    summary: Mapping[str, Any] | None
+    failure: str = ""
+
+
+def grid(
+    experiment: Experiment,
+    algorithms: Sequence[str],
+    scenarios: Sequence[str],
+    seeds: Sequence[int],
+    out: str | Path,
+) -> list[Cell]:
+    """Lay the grid out, each cell with its folder OUT/<algorithm>/<scenario>/seed-<n>."""
+    out, cells = Path(out), []
+    for seed, scenario, algorithm in itertools.product(seeds, scenarios, algorithms):
+        settled = replace(
+            experiment,
+            seed=seed,
+            algorithm=replace(experiment.algorithm, name=algorithm),
+            absence=replace(
+                experiment.absence,
+                scenario=scenario,
+                file=experiment.absence.file if scenario == "file" else None,
+            ),
+        )
+        cells.append(Cell(settled, out / algorithm / scenario / f"seed-{seed}"))
+    return cells
+
+
+def run_grid(
+    cells: Sequence[Cell],
+    *,
+    device: str = "auto",
+    dataset: Dataset | None = None,
+    networks: Networks | None = None,
+    progress: Callable[[], Progress] | None = None,
+) -> list[Outcome]:
+    """Run all cells, those that are finished excepted; a cell that fails does not stop the others."""
+
+    def advance(cell: Cell, until: int | None = None) -> dict[str, Any]:
+        shown = progress() if progress else None
+        if ResultsFolder(cell.path).started:
+            return resume(
+                cell.path, device=device, dataset=dataset, networks=networks, progress=shown, until=until
+            )
+        return run(
+            cell.experiment,
+            cell.path,
+            device=device,
+            dataset=dataset,
+            networks=networks,
+            progress=shown,
+            until=until,
+        )
+
+    outcomes = []
+    plans = [_Plan.of(lay_out(cell.experiment, dataset, device)) for cell in cells]
+    for cell, plan in zip(cells, plans, strict=True):
+        _check_same(cell, plan)
+    branches = _branches(plans)
+    for place, cell in enumerate(cells):
+        try:
+            folder = ResultsFolder(cell.path)
+            for at, child in sorted(
+                (at, child) for child, (parent, at) in branches.items() if parent == place
+            ):
+                if not ResultsFolder(cells[child].path).started and _rounds_done(folder) <= at:
+                    advance(cell, until=at)
+                    with suppress(FedDigError):  # a child that cannot be made says so when its turn comes
+                        _branch(folder, cells[child], plans[child])
+            outcomes.append(Outcome(cell, folder.summary() if folder.finished else advance(cell)))
+        except FedDigError as error:
+            log.warning("%s: %s", cell.path, error)
+            outcomes.append(Outcome(cell, None, str(error)))
+    return outcomes
+
+
+_Deeds = tuple[tuple[int, ...], tuple[int, ...], bool, bool]
+"""Of a round: who trains, who is recalled, whether digests are collected, whether there is a joint update."""
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """All that decides a cell's weights: what is the same throughout, and what each round does."""
+
+    constant: str
+    rounds: tuple[_Deeds, ...]
+    experiment: Experiment
+    availability: str
+
+    @classmethod
+    def of(cls, layout: Layout) -> "_Plan":
+        experiment, recipe, absence = layout.experiment, layout.experiment.recipe, layout.absence
+        frozen_from = absence.first_leave() if recipe.frozen else None
+        rounds: list[_Deeds] = []
+        for round in range(absence.rounds):
+            if frozen_from is not None and round >= frozen_from:
+                rounds.append(((), (), False, False))
+                continue
+            here = _who_matters(recipe, absence, round)
+            away = [silo for silo in range(absence.silos) if absence.away[silo, round]]
+            recalled = tuple(away) if recipe.recall else ()
+            rounds.append((tuple(here), recalled, recipe.collects_digests, recipe.joint))
+        return cls(_constant(experiment, recipe), tuple(rounds), experiment, absence.to_csv())
+
+    def shared_rounds(self, other: "_Plan") -> int:
+        """Count the first rounds in which both do exactly the same."""
+        if self.constant != other.constant:
+            return 0
+        pairs = itertools.takewhile(
+            lambda pair: pair[0] == pair[1], zip(self.rounds, other.rounds, strict=True)
+        )
+        return len(list(pairs))
+
+
+def _who_matters(recipe: Recipe, absence: Absence, round: int) -> list[int]:
+    """List the silos whose presence in a round decides its outcome."""
+    if recipe.centralised:
+        return []  # the pooled data is always there
+    if not recipe.silos_train:
+        return [silo for silo in range(absence.silos) if absence.joined[silo, round]]
+    return absence.here(round)
+
+
+def _constant(experiment: Experiment, recipe: Recipe) -> str:
+    """Spell what decides the weights in every round alike; names and absence are left to the rounds."""
+    traits = (recipe.base, recipe.sees_features, recipe.silos_train, recipe.centralised)
+    neutral = replace(
+        experiment,
+        absence=replace(experiment.absence, scenario="none", order="index", file=None),
+        algorithm=replace(experiment.algorithm, name="fedavg"),
+    )
+    return f"{traits}\n{write_experiment(neutral)}"
+
+
+def _branches(plans: Sequence[_Plan]) -> dict[int, tuple[int, int]]:
+    """Give each cell the earlier one it shares most rounds with: child -> (parent, rounds shared)."""
+    branches = {}
+    for child, plan in enumerate(plans):
+        shared = [(plan.shared_rounds(plans[parent]), -parent) for parent in range(child)]
+        most, parent = max(shared, default=(0, 0))
+        if most > 0:
+            branches[child] = (-parent, min(most, len(plan.rounds) - 1))
+    return branches
+
+
+def _branch(parent: ResultsFolder, child: Cell, plan: _Plan) -> None:
+    """Copy an interrupted run under the child's name; its experiment goes last, as with any new run."""
+    folder = ResultsFolder(child.path)
+    folder.claim()
+    for name in ("digests", "checkpoint"):
+        if (parent.path / name).exists():
+            shutil.copytree(parent.path / name, child.path / name)
+    shutil.copy(parent.path / "metrics.jsonl", child.path)
+    partition = (parent.path / "partition.csv").read_text(encoding="utf-8")
+    folder.write_setting(plan.experiment, partition, plan.availability)
+    write_atomically(
+        child.path / "log.txt", f"branched from {parent.path} after {_rounds_done(parent)} rounds\n"
+    )
+
+
+def _rounds_done(folder: ResultsFolder) -> int:
+    checkpoint = folder.read_checkpoint()
+    return checkpoint.rounds if checkpoint else 0
+
+
+def _check_same(cell: Cell, plan: _Plan) -> None:
+    """Refuse to go on with a folder that was begun under other settings."""
+    folder = ResultsFolder(cell.path)
+    if not folder.started:
+        return
+    found, wanted = _flat(folder.experiment()), _flat(plan.experiment)
+    for key in dict.fromkeys([*wanted, *found]):
+        if found.get(key) != wanted.get(key):
+            raise FedDigError(
+                f"{cell.path}: was run with {key} = {found.get(key)!r}, now {wanted.get(key)!r}; "
+                "choose another --out"
+            )
+
+
+def _flat(experiment: Experiment) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for section, settings in vars(experiment).items():
+        if section not in ("seed", "logging"):  # the seed is in the path, and logging changes no number
+            values |= {f"{section}.{key}": value for key, value in vars(settings).items()}
+    own = values.pop("algorithm.bases")
+    values |= {
+        f"algorithm.{base}.{key}": value for base, table in own.items() for key, value in table.items()
+    }
+    return values

@@ -1,0 +1,101 @@
+"""Digests outside a run: a silo makes its own, and anybody shows what is in one."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from feddig.core.samples import ImageSource, RawSamples, padded_shape
+from feddig.digest.digest import SOUND_FACTS, Digest, make_digest, read_digest
+from feddig.errors import SettingError
+from feddig.experiment.experiment import Experiment
+from feddig.experiment.layout import lay_out, load_data
+from feddig.models.encoder import encoder_hash, load_encoder
+from feddig.privacy.accounting import promise
+from feddig.privacy.ledger import Ledger
+from feddig.privacy.ledger_format import Entry
+from feddig.privacy.mechanism import guarantee
+from feddig.privacy.spending import Budget
+
+
+def digest_of_silo(experiment: Experiment, silo: int, *, all_data: bool = False, classes: int = 0) -> Digest:
+    """Make the digest of a silo's share of the experiment's data, or of all of it as the silo's own."""
+    experiment = experiment.resolved()
+    if all_data:
+        dataset = load_data(experiment)
+        rows = np.arange(len(dataset.train))
+    else:
+        layout = lay_out(experiment)
+        dataset, shares = layout.dataset, layout.partition.shares
+        if silo not in range(len(shares)):
+            raise SettingError(
+                f"--silo: {silo} asked for, but data.silos is {len(shares)}; they count from 0"
+            )
+        rows = shares[silo].train
+    if classes and classes < dataset.classes:
+        raise SettingError(f"--classes: {classes} given, but the data has labels up to {dataset.classes - 1}")
+    encoder = load_encoder(experiment.digest.encoder, padded_shape(dataset.train)[0])
+    samples = RawSamples(ImageSource(dataset.train, encoder, torch.device("cpu")), rows)
+    assert samples.features is not None
+    return make_digest(
+        silo,
+        samples.features,
+        samples.labels,
+        classes or dataset.classes,
+        settings=experiment.digest,
+        privacy=experiment.privacy,
+        encoder=encoder_hash(encoder),
+    )
+
+
+def note_release(ledger: Path, digest: Digest, experiment: Experiment, recipient: str) -> Entry:
+    """Note in a silo's ledger that this digest is about to leave, or refuse it if that is over the budget."""
+    privacy = experiment.privacy
+    promised = promise(
+        privacy, experiment.digest, math.prod(digest.features.shape[1:]), int(digest.labels.shape[1])
+    )
+    budget = Budget(privacy.budget_epsilon, privacy.budget_delta)
+    return Ledger(ledger).release(digest.hash, promised, recipient, budget)
+
+
+def describe_digest(path: Path) -> dict[str, Any]:
+    """Read a digest file and tell what it holds and what it promises."""
+    digest = read_digest(path)
+    facts = dict(digest.facts)
+    weights = facts["weights"]
+    assert isinstance(weights, list)
+    shape = tuple(digest.features.shape[1:])
+    source = {
+        "system": "the system's entropy",
+        "seeded": "a seed: whoever knows it can remove the noise; for simulation only",
+    }
+    return {
+        "silo": digest.silo,
+        "digests": len(digest),
+        "samples_mixed": digest.samples,
+        "samples_left_out": facts["left_out"],
+        "feature_shape": list(shape),
+        "feature_range": [round(float(edge), 4) for edge in (digest.features.min(), digest.features.max())],
+        "classes": int(digest.labels.shape[1]),
+        # how many samples of each class, where the weights are equal
+        "label_mass": [round(float(mass) * digest.samples / len(digest), 1) for mass in digest.labels.sum(0)],
+        "bytes": digest.size,
+        **{
+            key: facts[key]
+            for key in ("samples_per_digest", "mixing", "weights", "mechanism", "epsilon", "scale_size")
+        },
+        **{key: facts[key] for key in SOUND_FACTS if key in facts},
+        "random": source.get(str(facts["random"]), facts["random"]),
+        "promise": guarantee(
+            str(facts["mechanism"]),
+            elements=math.prod(shape),
+            scale_size=int(float(str(facts["scale_size"]))),
+            epsilon=float(str(facts["epsilon"])),
+            heaviest=max(weights),
+            facts=facts,
+        ),
+        "encoder": facts["encoder"],
+        "hash": digest.hash,
+    }

@@ -1,0 +1,235 @@
+"""Run an experiment into a results folder, or go on with one that was cut off."""
+
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from feddig._version import __version__
+from feddig.core.engine_base import Engine
+from feddig.core.evaluation import accuracy
+from feddig.core.moderator import Moderator
+from feddig.core.silo import Silo
+from feddig.core.training import RoundResult, run_rounds
+from feddig.data.datasets import Dataset
+from feddig.digest.digest import Digest, check_digest
+from feddig.errors import FileFormatError, first_line
+from feddig.experiment.device import describe_device
+from feddig.experiment.experiment import Experiment
+from feddig.experiment.networks import Networks
+from feddig.report.measures import accuracy_measures
+from feddig.report.page import PAGE
+from feddig.runs.class_facts import write_class_facts
+from feddig.runs.loggers.opening import check_logs, open_logs
+from feddig.runs.outcome import describe_round, summarise, write_outcome, write_page
+from feddig.runs.progress import Progress, Silent
+from feddig.runs.record import ResultsFolder
+from feddig.runs.run_log import open_log
+from feddig.runs.simulation import Simulation, build_simulation
+
+log = logging.getLogger("feddig")
+
+Connect = Callable[[Simulation, ResultsFolder], Engine]
+"""Gives the engine that reaches a simulation's silos, and keeps their digests in the folder."""
+
+
+def run(
+    experiment: Experiment,
+    out: str | Path,
+    *,
+    device: str = "auto",
+    dataset: Dataset | None = None,
+    networks: Networks | None = None,
+    progress: Progress | None = None,
+    until: int | None = None,
+    connect: Connect | None = None,
+) -> dict[str, Any]:
+    """Run an experiment into the new folder `out` and give its summary.
+
+    `dataset` and `networks` replace what the experiment names; `until` stops after so many rounds, to be resumed;
+    `connect` gives another engine than the one that runs the silos in this process.
+    """
+    simulation = build_simulation(experiment, device=device, dataset=dataset, networks=networks)
+    folder = ResultsFolder(Path(out))
+    check_logs(simulation.experiment)
+    folder.check_space(_space(simulation))
+    folder.claim()
+    folder.write_setting(simulation.experiment, simulation.partition.to_csv(), simulation.absence.to_csv())
+    return _go_on(simulation, folder, progress or Silent(), until, connect or _in_process)
+
+
+def resume(
+    out: str | Path,
+    *,
+    device: str = "auto",
+    dataset: Dataset | None = None,
+    networks: Networks | None = None,
+    progress: Progress | None = None,
+    until: int | None = None,
+    connect: Connect | None = None,
+) -> dict[str, Any]:
+    """Go on with the run in `out` from its last checkpoint; a finished one just gives its summary."""
+    folder = ResultsFolder(Path(out))
+    if folder.finished:
+        if not (folder.path / PAGE).exists():
+            write_page(folder.path)
+        return folder.summary()
+    simulation = build_simulation(folder.experiment(), device=device, dataset=dataset, networks=networks)
+    folder.check_setting(simulation.partition.to_csv(), simulation.absence.to_csv())
+    check_logs(simulation.experiment)
+    folder.check_space(_space(simulation))
+    return _go_on(simulation, folder, progress or Silent(), until, connect or _in_process)
+
+
+def _go_on(
+    simulation: Simulation, folder: ResultsFolder, progress: Progress, until: int | None, connect: Connect
+) -> dict[str, Any]:
+    """Train from the checkpoint (or from the start) to the end, recording each round."""
+    with open_log(folder.path):
+        inputs = simulation.inputs()
+        done = restore(simulation.moderator, folder, inputs)
+        write_class_facts(folder.path, simulation.dataset, simulation.partition)
+        _announce(simulation, done)
+        recipe, rounds = simulation.experiment.recipe, simulation.experiment.training.rounds
+        last = rounds if until is None else min(until, rounds)
+        steps = run_rounds(
+            simulation.moderator,
+            connect(simulation, folder),
+            recipe,
+            range(done, last),
+            frozen_from=simulation.absence.first_leave(),
+        )
+        with open_logs(simulation.experiment, folder.path, folder.metrics()) as logs:
+            progress.start(simulation.experiment, done, last, simulation.absence.events())
+            started, prepared = time.perf_counter(), 0.0
+            try:
+                for result in steps:
+                    row = _measure(simulation, result)
+                    row["seconds"], started = time.perf_counter() - started, time.perf_counter()
+                    row["seconds_preparing"] = simulation.lanes.seconds_preparing - prepared
+                    prepared = simulation.lanes.seconds_preparing
+                    folder.append_metrics(row)
+                    folder.write_checkpoint(
+                        result.round + 1, simulation.moderator.state(), simulation.moderator.digests, inputs
+                    )
+                    progress.round(row)
+                    logs.round(row)
+                    log.debug("round %d: %s", result.round, json.dumps(row))
+            finally:
+                progress.stop()
+            if last < rounds:
+                return {}
+            summary = _summary(simulation, folder)
+            write_outcome(folder, simulation.experiment, simulation.moderator, simulation.network, summary)
+            logs.finish(summary)
+            return summary
+
+
+def restore(
+    moderator: Moderator, folder: ResultsFolder, inputs: Mapping[str, str], *, new_releases: bool = False
+) -> int:
+    """Load the checkpoint if there is one, and give the number of rounds it has done.
+
+    With `new_releases` a digest that came after the checkpoint and replaced another is taken for it.
+    """
+    folder.clear_parts()
+    checkpoint = folder.read_checkpoint(new_releases=new_releases)
+    if checkpoint is None:
+        folder.rewind(0)
+        return 0
+    for name, wanted in inputs.items():
+        if checkpoint.inputs.get(name) != wanted:
+            raise FileFormatError(f"{folder.path}: was begun with another {name} than it is given now")
+    try:
+        moderator.restore(checkpoint.state)
+    except (KeyError, RuntimeError) as error:
+        raise FileFormatError(
+            f"{folder.checkpoint_path}: does not fit experiment.toml, which was changed ({first_line(error)})"
+        ) from None
+    moderator.hold(checkpoint.digests.values())
+    folder.rewind(checkpoint.rounds)
+    return checkpoint.rounds
+
+
+def _in_process(simulation: Simulation, folder: ResultsFolder) -> Engine:
+    return simulation.engine(_digest_keeper(simulation, folder))
+
+
+def _digest_keeper(simulation: Simulation, folder: ResultsFolder) -> Callable[[Silo], Digest]:
+    """Have a digest made only if it was not made before, and keep it."""
+
+    def digest_of(silo: Silo) -> Digest:
+        digest = folder.kept_digest(silo.index)
+        if digest is None:
+            digest = simulation.make_digest(silo)
+            check_digest(digest, f"digest of silo {silo.index}")
+            folder.keep_digest(digest)
+        return digest
+
+    return digest_of
+
+
+def _announce(simulation: Simulation, done: int) -> None:
+    """Write into the log what the numbers below it are of."""
+    experiment, sizes = simulation.experiment, [len(share.train) for share in simulation.partition.shares]
+    log.info("FedDig %s, %s", __version__, describe_device(simulation.network.device))
+    log.info(
+        "%s, scenario %s, seed %d", experiment.algorithm.name, experiment.absence.scenario, experiment.seed
+    )
+    log.info(
+        "training samples per silo: %s (partition redrawn %d times)", sizes, simulation.partition.redraws
+    )
+    for settings in experiment.algorithm.bases.items():
+        log.info("algorithm.%s: %s", *settings)
+    for event in simulation.absence.events():
+        log.info(event)
+    if done:
+        log.info("resumed after %d rounds", done)
+
+
+def _measure(simulation: Simulation, result: RoundResult) -> dict[str, Any]:
+    """Measure the model after a round: everything a row of metrics.jsonl holds but the whole time."""
+    simulation.network.load(simulation.moderator.weights)
+    everybody = list(range(simulation.absence.silos))
+    centralised = simulation.experiment.recipe.centralised
+    return {
+        "round": result.round,
+        "test_accuracy": accuracy(simulation.network, simulation.test),
+        "present": everybody if centralised else simulation.absence.here(result.round),
+        "recalled": [reply.silo for reply in result.stand_ins],
+        "validation_accuracy": [accuracy(simulation.network, samples) for samples in simulation.validation],
+        **describe_round(result, simulation.moderator),
+    }
+
+
+def _summary(simulation: Simulation, folder: ResultsFolder) -> dict[str, Any]:
+    rows, network = folder.metrics(), simulation.network
+    network.load(simulation.moderator.weights)
+    return {
+        **summarise(simulation.experiment, simulation.moderator, network, rows),
+        "data": {
+            "name": simulation.dataset.name,
+            "train": len(simulation.dataset.train),
+            "test": len(simulation.dataset.test),
+            "fingerprint": simulation.dataset.fingerprint(),
+        },
+        "accuracy": accuracy_measures([row["test_accuracy"] for row in rows], simulation.absence),
+        "silo_test_accuracy": [accuracy(network, samples) for samples in simulation.silo_tests],
+        "partition_redraws": simulation.partition.redraws,
+    }
+
+
+def _space(simulation: Simulation) -> int:
+    """Estimate the bytes a run writes: digests, two checkpoints at a time, models, rows."""
+    state = sum(tensor.numel() * tensor.element_size() for tensor in simulation.moderator.state().values())
+    samples = sum(len(silo.samples) for silo in simulation.silos)
+    digests = 0
+    features = simulation.test.features if simulation.experiment.recipe.collects_digests else None
+    if features is not None:
+        width = math.prod(features.shape[1:]) + simulation.dataset.classes
+        digests = samples // simulation.experiment.digest.samples_per_digest * width * 4
+    rows = simulation.experiment.training.rounds * (600 + 60 * simulation.absence.silos)
+    return 4 * state + digests + 20 * len(simulation.dataset.train) + rows + 10_000_000
