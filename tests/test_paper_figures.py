@@ -18,7 +18,7 @@ from PIL import Image
 from feddig.cli import main
 from feddig.errors import FedDigError
 from feddig.files import write_tensors
-from feddig.report.guidance_pictures import RawSamples
+from feddig.report.guidance_pictures import ShownSamples
 from feddig.report.paper import kinds
 from feddig.report.paper.kinds import KINDS, draw
 from feddig.report.paper.look import FROZEN, USUAL, looks_of
@@ -363,10 +363,10 @@ def test_guidance_of_raw_images_stands_under_them(tmp_path: Path) -> None:
         write_tensors(folder / "guidance.safetensors", "guidance", layer, {})
     asked = []
 
-    def samples(run: Run, count: int) -> RawSamples:
+    def samples(run: Run, count: int) -> ShownSamples:
         asked.append((run.path.name, count))
         features = np.array([0.0, 3.0], np.float32).reshape(2, 1, 1, 1)
-        return RawSamples(
+        return ShownSamples(
             np.stack([np.full((1, 2, 2), 0.25), np.full((1, 2, 2), 0.5)]), features, np.array([1, 0])
         )
 

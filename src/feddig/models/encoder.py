@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from feddig.errors import FileFormatError, SettingError
 from feddig.files import content_hash, read_tensors, write_tensors
-from feddig.models import even
+
+from feddig.models.even import NETWORK as EVEN_NETWORK
 from feddig.models.even import EvenEncoder
 from feddig.models.imported import import_network
 from feddig.models.mobilenet import NETWORK, MobileNetV2
@@ -72,7 +73,7 @@ def save_encoder(path: Path, encoder: Encoder, facts: Mapping[str, str]) -> None
     if isinstance(encoder, MobileNetV2):
         proof, arrays = proof | encoder.facts, _halved(arrays)
     if isinstance(encoder, EvenEncoder):
-        proof["network"] = even.NETWORK
+        proof["network"] = EVEN_NETWORK
     write_tensors(Path(path), "encoder", arrays, {**facts, **proof})
 
 
@@ -153,7 +154,7 @@ def _empty(path: Path, facts: Mapping[str, str], channels: int) -> Encoder:
     network = facts.get("network")
     if network is None:
         return ConvEncoder(channels)
-    if network == even.NETWORK:
+    if network == EVEN_NETWORK:
         return EvenEncoder(ConvEncoder(channels), channels)
     if network == NETWORK:
         with suppress(KeyError, ValueError):

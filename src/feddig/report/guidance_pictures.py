@@ -28,7 +28,7 @@ class Pictures:
 
 
 @dataclass(frozen=True)
-class RawSamples:
+class ShownSamples:
     """Raw images in [0, 1], the features that an encoder gives them, and their classes; a row each."""
 
     images: np.ndarray

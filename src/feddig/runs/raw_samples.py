@@ -14,10 +14,10 @@ from feddig.errors import FedDigError
 from feddig.experiment.layout import load_data
 from feddig.experiment.toml import read_experiment
 from feddig.models.encoder import load_encoder
-from feddig.report.guidance_pictures import RawSamples
+from feddig.report.guidance_pictures import ShownSamples
 
 
-def load_samples(folder: Path, count: int, data_dir: Path | None = None) -> RawSamples:
+def load_samples(folder: Path, count: int, data_dir: Path | None = None) -> ShownSamples:
     """Take test images of a run's data set, from each class in turn; they are no silo's."""
     experiment = read_experiment(folder / "experiment.toml")
     if data_dir is not None and experiment.data.name in PUBLISHED:
@@ -31,7 +31,7 @@ def load_samples(folder: Path, count: int, data_dir: Path | None = None) -> RawS
     if source.features is None:
         raise FedDigError(f"{folder}: its encoder gives no features")
     images = source.images(torch.arange(len(chosen)))
-    return RawSamples(images.numpy(), source.features.numpy(), chosen.labels)
+    return ShownSamples(images.numpy(), source.features.numpy(), chosen.labels)
 
 
 def _in_turn(dataset: Dataset, count: int) -> Iterator[int]:

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from feddig.errors import FedDigError
-from feddig.report.guidance_pictures import RawSamples, paint_digests, paint_features, read_pictures
+from feddig.report.guidance_pictures import ShownSamples, paint_digests, paint_features, read_pictures
 from feddig.report.paper.look import SMALL, explain
 from feddig.report.paper.naming import name_apart
 from feddig.report.runs import Run
@@ -66,7 +66,7 @@ def digest_guidance(runs: Sequence[Run]) -> Figure:
     return _draw_rows(rows, "Over each picture: the largest class in its digest, and that class's share")
 
 
-def sample_guidance(runs: Sequence[Run], samples: Callable[[Run, int], RawSamples]) -> Figure:
+def sample_guidance(runs: Sequence[Run], samples: Callable[[Run, int], ShownSamples]) -> Figure:
     """Guidance of single test images under the images themselves: not mixed, without noise; a row for each result."""
     rows: list[_Row] = []
     shown: str | None = None

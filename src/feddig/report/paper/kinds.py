@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from matplotlib.figure import Figure
 
 from feddig.errors import FedDigError, nearest
-from feddig.report.guidance_pictures import RawSamples
+from feddig.report.guidance_pictures import ShownSamples
 from feddig.report.paper.curves import scenario_curves
 from feddig.report.paper.dataset_bars import dataset_bars
 from feddig.report.paper.element_noise import element_noise
@@ -32,7 +32,7 @@ def draw(
     kind: str,
     runs: Sequence[Run],
     measure: str | None = None,
-    samples: Callable[[Run, int], RawSamples] | None = None,
+    samples: Callable[[Run, int], ShownSamples] | None = None,
 ) -> Figure:
     """Draw a figure by its name; `measure` is the accuracy that bars show, `samples` gives images of a run's data."""
     function = _find(kind)
