@@ -12,7 +12,7 @@ from feddig.commands.options import DataDir
 from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
-    from feddig.report.guidance_pictures import RawSamples
+    from feddig.report.guidance_pictures import ShownSamples
     from feddig.report.runs import Run
 
 
@@ -51,7 +51,7 @@ def figures_command(
         print(path)
 
 
-def _samples(data_dir: Path | None, run: "Run", count: int) -> "RawSamples":
+def _samples(data_dir: Path | None, run: "Run", count: int) -> "ShownSamples":
     """Take raw images of a run's data; torch, which encodes them, is loaded for this figure alone."""
     from feddig.runs.raw_samples import load_samples
 

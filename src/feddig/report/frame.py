@@ -56,7 +56,7 @@ REPORT = (
 """The script that draws a report and lets it be used, a file for each duty; the last one begins."""
 OFFLINE = Frame((REPORT,))
 """A page that is one file and needs nobody."""
-LIVE = Frame((REPORT, ("live.js",)), asks=True)
+LIVE_FRAME = Frame((REPORT, ("live.js",)), asks=True)
 """The same page, and a script that asks the server for news."""
 
 

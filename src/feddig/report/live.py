@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from feddig.report.frame import LIVE
+from feddig.report.frame import LIVE_FRAME
 from feddig.report.live_runs import LiveRuns, Sight
 from feddig.report.live_words import State, tell_state
 from feddig.report.page import build_page
@@ -43,7 +43,7 @@ class LivePage:
             if self._page_version != self._sight.version:
                 started = time.monotonic()
                 runs = self._sight.runs
-                self._page = (build_page(runs, LIVE) if runs else _waiting_page()).encode()
+                self._page = (build_page(runs, LIVE_FRAME) if runs else _waiting_page()).encode()
                 self._page_version = self._sight.version
                 self._rest_after(time.monotonic() - started)
             return self._page, self._page_version
@@ -78,4 +78,4 @@ def _waiting_page() -> str:
         '<section class="scenario" data-key="waiting"><h1>Waiting for a run</h1><p class="lede">No run has begun '
         "in this folder yet. Its rounds appear here as they finish; nothing needs to be loaded again.</p></section>"
     )
-    return LIVE.around("Waiting for a run", "no run yet", main, {"groups": [], "runs": []})
+    return LIVE_FRAME.around("Waiting for a run", "no run yet", main, {"groups": [], "runs": []})

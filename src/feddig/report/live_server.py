@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from feddig.errors import FedDigError, first_line
-from feddig.report.frame import LIVE
+from feddig.report.frame import LIVE_FRAME
 from feddig.report.live import LivePage
 
 log = logging.getLogger("feddig")
@@ -20,7 +20,7 @@ log = logging.getLogger("feddig")
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 METHODS = ("GET", "HEAD")
 HEADERS = {
-    "Content-Security-Policy": f"{LIVE.policy}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "Content-Security-Policy": f"{LIVE_FRAME.policy}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
