@@ -20,7 +20,7 @@ from first_results import experiment_of
 
 from feddig.experiment.toml import demo_experiment
 from feddig.files import write_atomically
-from feddig.report.results import read_result
+from feddig.report.read_run import read_result
 from feddig.runs.run import run
 
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.05)

@@ -19,7 +19,7 @@ from paper_round import CLASSES, IMAGES, SHARES, cut, draw_images
 
 from feddig.core.samples import ImageSource, RawSamples
 from feddig.digest.digest import make_digest
-from feddig.experiment.device import choose_device, describe_device
+from feddig.experiment.setup import choose_device, describe_device
 from feddig.models.encoder import load_encoder
 from feddig.settings import DigestSettings, PrivacySettings
 

@@ -16,10 +16,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from feddig.experiment.device import describe_device
-from feddig.privacy.discrete import DiscreteGaussian, DiscreteLaplace
-from feddig.privacy.integer_noise import IntegerNoise
-from feddig.privacy.words import SeededSource, Source, SystemSource
+from feddig.experiment.setup import describe_device
+from feddig.privacy.integer_noise import DiscreteGaussian, DiscreteLaplace, IntegerNoise
+from feddig.privacy.samplers import SeededSource, Source, SystemSource
 
 DIGESTS, ELEMENTS = 139_586, 256
 NOISES: dict[str, IntegerNoise] = {

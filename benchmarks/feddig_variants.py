@@ -30,7 +30,7 @@ from feddig.files import write_atomically
 from feddig.models.classifier import Classifier, build_classifier, size_matched_raw
 from feddig.models.guidance import build_guidance
 from feddig.report.figures import COLOURS
-from feddig.report.results import read_result
+from feddig.report.read_run import read_result
 from feddig.runs.run import run
 from feddig.seeds import derive
 

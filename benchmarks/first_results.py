@@ -19,7 +19,7 @@ from feddig.experiment.experiment import Experiment
 from feddig.experiment.toml import experiment_from_table
 from feddig.files import write_atomically
 from feddig.report.figures import draw_curves
-from feddig.report.results import read_result
+from feddig.report.read_run import read_result
 from feddig.runs.compare import Cell, grid, run_grid
 
 CONTROLS = (

@@ -21,7 +21,7 @@ from torch import nn
 from feddig.audit.inputs import load_guidance
 from feddig.experiment.toml import experiment_from_table
 from feddig.files import write_atomically
-from feddig.runs.record import ResultsFolder
+from feddig.runs.results_folder import ResultsFolder
 from feddig.runs.run import run
 
 SHOWN = 300

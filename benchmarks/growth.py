@@ -17,11 +17,10 @@ from typing import Any
 import torch
 from paper_round import IMAGES, SHARES, Case, Federation, draw_images
 
-from feddig.data.images import Images
-from feddig.experiment.device import choose_device, describe_device
-from feddig.experiment.precision import choose_precision, prepare_device
+from feddig.data.dataset import Images
+from feddig.experiment.setup import choose_device, choose_precision, describe_device, prepare_device
 from feddig.files import write_atomically
-from feddig.runs.record import ResultsFolder
+from feddig.runs.results_folder import ResultsFolder
 
 SILOS = (4, 16, 64, 256)
 DIGESTS = (1, 4, 16)

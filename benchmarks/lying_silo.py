@@ -19,9 +19,9 @@ from flwr.supernode.runtime import run_clientapp
 
 from feddig.core.messages import Reply
 from feddig.federation import client_app
-from feddig.federation.arrays import pack_arrays, pack_bytes, read_bytes
 from feddig.federation.flower_1_41 import own_app
 from feddig.federation.silo import DeployedSilo
+from feddig.federation.wire import pack_arrays, pack_bytes, read_bytes
 
 HUGE = 600_000_000
 """Bytes that a reply has which is to fill the moderator's memory."""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from feddig.core.samples import ImageSource
-from feddig.data.datasets import load_dataset
+from feddig.data.load import load_dataset
 from feddig.digest.denoising import without_noise
 from feddig.digest.digest import make_digest
 from feddig.models.encoder import load_encoder

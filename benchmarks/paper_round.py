@@ -21,16 +21,15 @@ import torch
 
 from feddig.core.absence import Absence
 from feddig.core.algorithms import BASES
-from feddig.core.in_process import InProcessEngine
+from feddig.core.engine import InProcessEngine
 from feddig.core.moderator import Moderator
 from feddig.core.recipe import read_recipe
 from feddig.core.samples import ImageSource, RawSamples
 from feddig.core.silo import Silo
 from feddig.core.training import RoundResult, run_rounds
 from feddig.core.workers import Lane, Lanes, build_lanes
-from feddig.data.images import Images
-from feddig.experiment.device import choose_device, describe_device
-from feddig.experiment.precision import choose_precision, prepare_device
+from feddig.data.dataset import Images
+from feddig.experiment.setup import choose_device, choose_precision, describe_device, prepare_device
 from feddig.gpu.fused import use_kernels
 from feddig.models.classifier import build_classifier
 from feddig.models.encoder import feature_shape, load_encoder

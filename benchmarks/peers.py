@@ -55,16 +55,16 @@ from torch import Tensor, nn
 from feddig import __version__
 from feddig.core.absence import Absence
 from feddig.core.algorithms import BASES
-from feddig.core.in_process import InProcessEngine
+from feddig.core.engine import InProcessEngine
 from feddig.core.moderator import Moderator
 from feddig.core.recipe import read_recipe
 from feddig.core.samples import ImageSource, RawSamples
 from feddig.core.silo import Silo
 from feddig.core.training import run_rounds
 from feddig.core.workers import build_lanes
-from feddig.data.images import Images
+from feddig.data.dataset import Images
 from feddig.digest.digest import Digest
-from feddig.experiment.device import describe_device
+from feddig.experiment.setup import describe_device
 from feddig.models.classifier import build_classifier
 from feddig.models.flat import FlatNetwork
 from feddig.seeds import torch_stream

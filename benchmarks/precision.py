@@ -14,7 +14,7 @@ from typing import Any
 from first_results import experiment_of
 
 from feddig.files import write_atomically
-from feddig.report.results import read_result
+from feddig.report.read_run import read_result
 from feddig.runs.run import run
 
 PRECISIONS = ("fp32", "tf32", "bf16")

@@ -31,20 +31,19 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from feddig.attacks.inversion import paint, train_pseudo_inverse
-from feddig.attacks.similarity import psnr, ssim
+from feddig.attacks.inversion import paint, psnr, ssim, train_pseudo_inverse
 from feddig.audit.inputs import load_guidance
 from feddig.core.samples import ImageSource
-from feddig.data.datasets import load_dataset
+from feddig.data.load import load_dataset
 from feddig.digest.digest import mix_groups
-from feddig.experiment.device import describe_device
+from feddig.experiment.setup import describe_device
 from feddig.experiment.toml import experiment_from_table
 from feddig.files import read_tensors, write_atomically, write_tensors
 from feddig.models.encoder import load_encoder
 from feddig.models.guidance import build_guidance
 from feddig.models.mobilenet_import import import_mobilenet
 from feddig.models.train_encoder import generate_images
-from feddig.runs.record import ResultsFolder
+from feddig.runs.results_folder import ResultsFolder
 from feddig.runs.run import resume, run
 from feddig.seeds import derive, seeded_uniforms
 

@@ -28,8 +28,8 @@ from feddig.errors import DataError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.toml import experiment_from_table
 from feddig.files import write_atomically
-from feddig.report.results import read_result
-from feddig.runs.record import ResultsFolder
+from feddig.report.read_run import read_result
+from feddig.runs.results_folder import ResultsFolder
 from feddig.runs.run import resume, run
 
 EPSILONS = (8.0, math.inf, 1.0, 4.0, 32.0)

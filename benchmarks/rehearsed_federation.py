@@ -23,7 +23,7 @@ from feddig.federation.folders import FederationFolder, SiloFolder
 from feddig.federation.processes.processes import end, finish, free_port, running, start, surroundings
 from feddig.federation.status import Status, read_status
 from feddig.files import write_atomically
-from feddig.runs.record import ResultsFolder
+from feddig.runs.results_folder import ResultsFolder
 
 DATA, CLASSIFIER = "fashion-mini", "small"
 APP, LINK, NODE, SILO_APP = (

@@ -25,8 +25,7 @@ from feddig.core.cuda_graphs import RecordedStep, Recorder
 from feddig.core.samples import DigestSource, ImageSource, Source
 from feddig.core.step import Step, Trainee
 from feddig.digest.digest import Digest
-from feddig.experiment.device import choose_device, describe_device
-from feddig.experiment.precision import prepare_device
+from feddig.experiment.setup import choose_device, describe_device, prepare_device
 from feddig.gpu.fused import use_kernels
 from feddig.models.classifier import build_classifier
 from feddig.models.encoder import feature_shape, load_encoder

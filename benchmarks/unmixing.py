@@ -19,7 +19,7 @@ from feddig.attacks.candidates import Candidates, encode_candidates
 from feddig.attacks.unmixing import Unmixing, evaluate_unmixing, unmix
 from feddig.core.samples import ImageSource
 from feddig.digest.digest import Digest, make_digest, mix_groups
-from feddig.experiment.device import describe_device
+from feddig.experiment.setup import describe_device
 from feddig.models.encoder import encoder_hash, load_encoder
 from feddig.seeds import seeded_uniforms, torch_stream
 from feddig.settings import DigestSettings, PrivacySettings

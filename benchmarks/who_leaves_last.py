@@ -20,7 +20,7 @@ from first_results import experiment_of
 
 from feddig.errors import FedDigError
 from feddig.files import write_atomically
-from feddig.report.results import read_result
+from feddig.report.read_run import read_result
 from feddig.runs.compare import grid, run_grid
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from PIL import Image
 
 import feddig
-from feddig.experiment.layout import lay_out
+from feddig.experiment.setup import lay_out
 from feddig.report.page import write_report
 
 

@@ -16,11 +16,11 @@ from cryptography.hazmat.primitives.serialization import (
 from flwr.app import Error, RecordDict
 
 from feddig import Dataset, Experiment
-from feddig.data.lazy import choose
+from feddig.data.mmap import choose
 from feddig.errors import FedDigError
-from feddig.experiment.layout import lay_out
+from feddig.experiment.setup import lay_out
+from feddig.federation.certificates import write_silo_key
 from feddig.federation.contract import Contract, Member, write_contract
-from feddig.federation.credentials import write_silo_key
 from feddig.federation.folders import FederationFolder
 from feddig.federation.silo import DeployedSilo, open_silo
 from feddig.federation.silo_data import write_silo_file

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from safetensors import safe_open
 
-from feddig.runs.record import TIMES
+from feddig.runs.results_folder import TIMES
 
 REPEATS = (
     "experiment.toml", "partition.csv", "availability.csv", "model.safetensors", "guidance.safetensors",

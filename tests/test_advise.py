@@ -10,8 +10,6 @@ import pytest
 import torch
 
 from conftest import draw_tiny_dataset, make_tiny_experiment
-from feddig.advise.advice_files import write_advice
-from feddig.advise.advising import Swept, sweep
 from feddig.advise.choose import (
     ACCURACY,
     EPSILON,
@@ -25,7 +23,9 @@ from feddig.advise.choose import (
     read_row,
 )
 from feddig.advise.grid import Pace, lay_grid, pace_experiment, settle
-from feddig.audit.effort import Effort
+from feddig.advise.page import write_advice
+from feddig.advise.sweep import Swept, sweep
+from feddig.audit.findings import Effort
 from feddig.cli import main
 from feddig.errors import FedDigError, FileFormatError, SettingError
 from feddig.experiment.experiment import Experiment
@@ -196,7 +196,7 @@ def test_a_finished_setting_is_not_tried_again(
     def never(*_: object) -> Row:
         raise AssertionError("tried again")
 
-    monkeypatch.setattr("feddig.advise.advising.try_setting", never)
+    monkeypatch.setattr("feddig.advise.sweep.try_setting", never)
     again = sweep(shared, GRID, out, effort=TINY, dataset=draw_tiny_dataset())
     assert again.rows == found.rows
     with pytest.raises(AssertionError, match="tried again"):

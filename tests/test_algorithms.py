@@ -26,7 +26,7 @@ from feddig.core.step import Trainee
 from feddig.core.training import run_rounds
 from feddig.errors import SettingError
 from feddig.models.flat import FlatNetwork
-from feddig.runs.simulation import build_simulation
+from feddig.runs.build import build_simulation
 from feddig.settings import TrainingSettings
 from pen_and_paper import HALF_WAY, digest_of, numbers, paper_moderator, reply_of, round_of
 

@@ -8,8 +8,31 @@ import torch
 from torch import Tensor
 
 from feddig import load_dataset
-from feddig.attacks.candidates import Backgrounds, Candidates, encode_candidates, mixed_classes
-from feddig.attacks.intervals import (
+from feddig.attacks.candidates import (
+    Backgrounds,
+    Candidates,
+    Noise,
+    assumed_noise,
+    encode_candidates,
+    mixed_classes,
+)
+from feddig.attacks.inversion import (
+    evaluate_inversion,
+    optimise_images,
+    paint,
+    psnr,
+    ssim,
+    train_pseudo_inverse,
+)
+from feddig.attacks.labels import evaluate_labels, read_labels
+from feddig.attacks.lattice import check_lattice, evaluate_noise
+from feddig.attacks.membership import (
+    evaluate_linking,
+    evaluate_membership,
+    score_records,
+    score_without_labels,
+)
+from feddig.attacks.statistics import (
     Rate,
     area_under_curve,
     canary_epsilon,
@@ -18,12 +41,6 @@ from feddig.attacks.intervals import (
     mean_estimate,
     true_positives,
 )
-from feddig.attacks.inversion import evaluate_inversion, optimise_images, paint, train_pseudo_inverse
-from feddig.attacks.labels import evaluate_labels, read_labels
-from feddig.attacks.lattice import check_lattice, evaluate_noise
-from feddig.attacks.linking import evaluate_linking, evaluate_membership, score_records, score_without_labels
-from feddig.attacks.noise import Noise, assumed_noise
-from feddig.attacks.similarity import psnr, ssim
 from feddig.attacks.unmixing import Unmixed, evaluate_unmixing, unmix
 from feddig.core.samples import ImageSource
 from feddig.data.locate import find_folder
@@ -32,7 +49,7 @@ from feddig.digest.digest import Digest, make_digest, mix_groups
 from feddig.errors import DataError
 from feddig.models.encoder import load_encoder
 from feddig.models.train_encoder import generate_images
-from feddig.privacy.integers import received_features
+from feddig.privacy.clipping import received_features
 from feddig.seeds import seeded_uniforms, torch_stream
 from feddig.settings import DigestSettings, PrivacySettings
 

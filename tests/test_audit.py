@@ -16,29 +16,29 @@ from PIL import Image
 
 from feddig import load_dataset
 from feddig.attacks.canaries import draw_pairs, evaluate_coins, guess_coins
-from feddig.attacks.clipped import AgreedEncoder, clip_as_agreed
-from feddig.attacks.denoiser import denoise, imitate_digests, train_denoiser
-from feddig.attacks.intervals import Estimate, Rate, canary_epsilon
+from feddig.attacks.candidates import AgreedEncoder, Noise, clip_as_agreed
+from feddig.attacks.inversion import denoise, imitate_digests, train_denoiser
 from feddig.attacks.membership import roc_curve
-from feddig.attacks.noise import Noise
-from feddig.attacks.significance import chance_of_mean, chance_of_ranks, chance_of_rate
+from feddig.attacks.statistics import (
+    Estimate,
+    Rate,
+    canary_epsilon,
+    chance_of_mean,
+    chance_of_ranks,
+    chance_of_rate,
+)
 from feddig.audit import audit as running
-from feddig.audit.accountant import check_accountant
+from feddig.audit.attack_checks import check_membership, check_unmixing
 from feddig.audit.audit import Audit, run_audit
-from feddig.audit.canary import check_canaries
-from feddig.audit.effort import Effort
-from feddig.audit.findings import Figure, Finding, judge
+from feddig.audit.findings import Effort, Figure, Finding, Limits, judge, read_limits
 from feddig.audit.inputs import load_guidance, load_images, load_inputs
 from feddig.audit.inversion_check import Painted
-from feddig.audit.lattice import check_numbers
-from feddig.audit.limits import Limits, read_limits
-from feddig.audit.membership import check_membership
+from feddig.audit.promise_checks import check_accountant, check_canaries, check_numbers
 from feddig.audit.rehearsal import mix_without_noise, settings_of
 from feddig.audit.subject import Subject, match_classes, prepare_subject
-from feddig.audit.unmixing import check_unmixing
 from feddig.cli import main
 from feddig.core.samples import ImageSource
-from feddig.data.images import Images
+from feddig.data.dataset import Images
 from feddig.digest.denoising import denoise as denoise_digests
 from feddig.digest.digest import Digest, make_digest, write_digest
 from feddig.errors import FedDigError
@@ -46,9 +46,9 @@ from feddig.files import write_tensors
 from feddig.models.encoder import encoder_hash, load_encoder
 from feddig.models.guidance import build_guidance
 from feddig.privacy.integer_noise import IntegerNoise
-from feddig.report.audit_page import audit_page
+from feddig.report.audit import audit_page
 from feddig.report.page import renew_page_above, write_report
-from feddig.runs.audit_guidance import learn_guidance
+from feddig.runs.build import learn_guidance
 from feddig.seeds import torch_stream
 from feddig.settings import DigestSettings, PrivacySettings
 from report_folders import write_folder
@@ -684,6 +684,6 @@ def test_mistakes_are_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_the_page_needs_no_torch() -> None:
-    program = "import sys, feddig.report.audit_page\nprint('torch' in sys.modules)"
+    program = "import sys, feddig.report.audit\nprint('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 
 from browser import Browser, find_chromium
-from feddig.report.audit_figures import draw_membership, draw_recovered
-from feddig.report.audit_folder import rebuild_page, write_audit
+from feddig.report.audit import draw_membership, draw_recovered, rebuild_page, write_audit
 from feddig.report.page import write_report
 
 CHROMIUM = find_chromium()

@@ -16,7 +16,7 @@ from feddig import Dataset, Experiment, FedDigError, Networks, dataset_from_arra
 from feddig.core.recipe import names, read_recipe
 from feddig.errors import DataError, DivergenceError, SettingError
 from feddig.experiment.toml import experiment_from_table
-from feddig.runs.simulation import build_simulation
+from feddig.runs.build import build_simulation
 from folders import rows, rows_without_times, tensors
 
 

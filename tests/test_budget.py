@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from feddig.core.budget import draw_fairly
+from feddig.core.moderator import draw_fairly
 from feddig.seeds import torch_stream
 
 DIGESTS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=80)

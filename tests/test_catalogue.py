@@ -15,8 +15,8 @@ import pytest
 
 from feddig.data import download, load_dataset, locate
 from feddig.data.catalogue import Entry, describe
-from feddig.data.lazy import LazyPixels
 from feddig.data.locate import cache_folder, find_folder
+from feddig.data.mmap import LazyPixels
 from feddig.data.public_sets import PUBLISHED, PublishedSet
 from feddig.errors import DataError, SettingError
 from public_sets import contents, draw, idx_bytes, labels, records, write

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from feddig.errors import FedDigError
-from feddig.federation.credentials import (
+from feddig.federation.certificates import (
     Authority,
     read_fingerprint,
     write_certificate,

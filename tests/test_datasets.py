@@ -19,8 +19,9 @@ from PIL import Image
 
 from feddig.core.samples import ImageSource, padded_shape
 from feddig.data import Dataset, dataset_from_arrays, load_dataset
-from feddig.data.bundled import CLASS_NAMES, load_fashion_mini
-from feddig.data.datasets import NAMES
+from feddig.data.bundled import load_fashion_mini
+from feddig.data.load import NAMES
+from feddig.data.public_sets import FASHION_CLASSES
 from feddig.errors import DataError, SettingError
 
 BUNDLE = Path(str(files("feddig.data") / "fashion_mini"))
@@ -119,7 +120,7 @@ def test_fashion_mini_is_an_even_tenth_of_fashion_mnist() -> None:
     assert np.bincount(dataset.train.labels).tolist() == [600] * 10
     assert np.bincount(dataset.test.labels).tolist() == [100] * 10
     assert dataset.classes == 10
-    assert dataset.class_names == CLASS_NAMES
+    assert dataset.class_names == FASHION_CLASSES
 
 
 def test_fashion_mini_is_shuffled_and_its_images_are_all_different() -> None:

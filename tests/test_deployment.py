@@ -24,13 +24,12 @@ from feddig.experiment.toml import read_experiment
 from feddig.federation.contract import read_contract
 from feddig.federation.flower_1_41.own_app import SILO_PROGRAM, write_programs
 from feddig.federation.folders import FederationFolder, SiloFolder
-from feddig.federation.processes.identity import is_alive
-from feddig.federation.processes.processes import free_port, running
+from feddig.federation.processes.processes import free_port, is_alive, running
 from feddig.federation.silo import open_silo
 from feddig.federation.status import Status, read_status
 from feddig.files import write_atomically
 from feddig.privacy.ledger import Ledger
-from feddig.privacy.ledger_format import RELEASE, RESEND
+from feddig.privacy.ledger_file import RELEASE, RESEND
 from folders import rows
 from real_parties import stop
 

@@ -22,8 +22,8 @@ from feddig.digest.digest import LARGEST_HEADER, check_digest, mix_groups
 from feddig.errors import DataError, FileFormatError, SettingError
 from feddig.files import write_tensors
 from feddig.privacy.mechanism import laplace_noise
+from feddig.runs.build import build_simulation
 from feddig.runs.release import describe_digest, digest_of_silo
-from feddig.runs.simulation import build_simulation
 from feddig.seeds import seeded_uniforms
 from feddig.settings import DigestSettings, PrivacySettings
 

@@ -12,11 +12,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feddig.privacy import integer_noise
-from feddig.privacy.bernoulli import bernoulli_exp, bernoulli_exp_once
-from feddig.privacy.discrete import DiscreteGaussian, DiscreteLaplace, rounded_up
-from feddig.privacy.integer_noise import IntegerNoise
-from feddig.privacy.thresholds import cumulative_bounds, exp_bounds, resolve, thresholds
-from feddig.privacy.words import SeededSource, SystemSource, Words, uniform_below
+from feddig.privacy.integer_noise import DiscreteGaussian, DiscreteLaplace, IntegerNoise, rounded_up
+from feddig.privacy.samplers import (
+    SeededSource,
+    SystemSource,
+    Words,
+    bernoulli_exp,
+    bernoulli_exp_once,
+    cumulative_bounds,
+    exp_bounds,
+    resolve,
+    thresholds,
+    uniform_below,
+)
 
 COUNT = 600_000
 TOO_FAR = 6.0

@@ -19,9 +19,9 @@ import pytest
 
 from feddig.data import load_dataset, locate
 from feddig.data.catalogue import describe
+from feddig.data.download import unpack
 from feddig.data.locate import cache_folder
 from feddig.data.public_sets import PUBLISHED, Download
-from feddig.data.unpacking import unpack
 from feddig.errors import DataError
 
 TRAIN, TEST = (

@@ -7,8 +7,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
-from feddig.models.encoder import EVEN, encoder_hash, load_encoder, load_encoder_file, save_encoder
-from feddig.models.even import LENGTH, SIDE, EvenEncoder
+from feddig.models.encoder import (
+    EVEN,
+    LENGTH,
+    SIDE,
+    EvenEncoder,
+    encoder_hash,
+    load_encoder,
+    load_encoder_file,
+    save_encoder,
+)
 from feddig.models.train_encoder import generate_images
 from feddig.models.train_even_encoder import levelling, make_even
 from feddig.seeds import torch_stream

@@ -21,7 +21,7 @@ from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from feddig import Dataset, Experiment, dataset_from_arrays, read_digest
-from feddig.core.evaluation import accuracy
+from feddig.core.samples import accuracy
 from feddig.core.training import run_rounds
 from feddig.digest.digest import make_digest
 from feddig.experiment.toml import experiment_from_table
@@ -29,7 +29,7 @@ from feddig.files import read_tensors
 from feddig.models.encoder import load_encoder
 from feddig.models.flat import FlatNetwork
 from feddig.privacy.mechanism import laplace_scale
-from feddig.runs.simulation import Simulation, build_simulation
+from feddig.runs.build import Simulation, build_simulation
 from feddig.seeds import seeded_uniforms, torch_stream
 from feddig.settings import DigestSettings, PrivacySettings
 

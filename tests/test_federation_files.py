@@ -19,14 +19,14 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 from cryptography import x509
 
 from feddig.cli import main
-from feddig.data.lazy import choose
+from feddig.data.mmap import choose
 from feddig.errors import FedDigError
-from feddig.experiment.layout import lay_out
+from feddig.experiment.setup import lay_out
+from feddig.federation.certificates import read_fingerprint
 from feddig.federation.contract import Contract, read_contract
-from feddig.federation.credentials import read_fingerprint
 from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFolder
 from feddig.federation.processes.host import MOST_FAILURES, Failures
-from feddig.federation.processes.watching import choose_display
+from feddig.federation.processes.watchdog import choose_display
 from feddig.federation.silo_data import load_silo_data, load_test_set, read_silo_file, write_silo_file
 from feddig.federation.status import Status
 from feddig.models.encoder import encoder_hash, load_encoder, save_encoder

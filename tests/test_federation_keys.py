@@ -11,8 +11,8 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from feddig.cli import main
 from feddig.errors import FedDigError
+from feddig.federation.certificates import read_fingerprint, read_key_fingerprint
 from feddig.federation.contract import UPDATE_LIMIT, read_contract
-from feddig.federation.credentials import read_fingerprint, read_key_fingerprint
 from feddig.federation.folders import FederationFolder, SiloFolder
 from feddig.federation.processes.supervisor import check_folder
 

@@ -16,9 +16,9 @@ from feddig.core.local import Effort, Trained, train_locally
 from feddig.core.samples import DigestSource, ImageSource, RawSamples, Samples
 from feddig.core.step import Trainee
 from feddig.core.workers import Lane, Lanes
-from feddig.data.datasets import Images
+from feddig.data.dataset import Images
 from feddig.digest.digest import Digest
-from feddig.experiment.precision import prepare_device
+from feddig.experiment.setup import prepare_device
 from feddig.gpu.fused import ConvPool, use_kernels
 from feddig.models.classifier import build_classifier
 from feddig.models.flat import FlatNetwork

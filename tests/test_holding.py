@@ -14,9 +14,20 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from feddig.errors import FedDigError
 from feddig.federation.processes import lock as holding
-from feddig.federation.processes.identity import age, identity, is_alive, is_stopped, lives
 from feddig.federation.processes.lock import hold
-from feddig.federation.processes.processes import MARK, end, running, start, started_by_us, surroundings
+from feddig.federation.processes.processes import (
+    MARK,
+    age,
+    end,
+    identity,
+    is_alive,
+    is_stopped,
+    lives,
+    running,
+    start,
+    started_by_us,
+    surroundings,
+)
 
 pytestmark = [
     pytest.mark.flower,
@@ -31,7 +42,7 @@ import sys, time
 from pathlib import Path
 from feddig.federation.processes.lock import hold
 from feddig.federation.processes.processes import start, stop, surroundings
-from feddig.federation.processes.stopping import told_to_stop
+from feddig.federation.processes.processes import told_to_stop
 
 party, name = Path(sys.argv[1]), sys.argv[2]
 with told_to_stop() as stopping, hold(party):

@@ -34,8 +34,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid import HttpGrid
 
 from feddig.errors import FedDigError
-from feddig.federation.flower_1_41.intake import Answer, MeasuredIntake, open_intake
-from feddig.federation.flower_1_41.pieces import CHUNK, NOTE
+from feddig.federation.flower_1_41.intake import CHUNK, NOTE, Answer, MeasuredIntake, open_intake
 from feddig.federation.processes import host as hosting
 
 pytestmark = pytest.mark.flower

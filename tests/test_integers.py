@@ -12,17 +12,21 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from feddig.errors import DataError, SettingError
-from feddig.privacy.clipping import NORMS, Clip, clip_for, clip_records, quantise
-from feddig.privacy.discrete import DiscreteGaussian, DiscreteLaplace
-from feddig.privacy.integers import (
+from feddig.privacy.clipping import (
+    NORMS,
+    Clip,
     Contract,
+    clip_for,
+    clip_records,
     gaussian_noise_for,
     laplace_noise_for,
     noise_deviation,
+    quantise,
     received_features,
     release_sums,
     sum_records,
 )
+from feddig.privacy.integer_noise import DiscreteGaussian, DiscreteLaplace
 from feddig.privacy.labels import (
     count_labels,
     keep_fraction,
@@ -30,7 +34,7 @@ from feddig.privacy.labels import (
     randomise_labels,
     soft_labels,
 )
-from feddig.privacy.words import SeededSource, SystemSource
+from feddig.privacy.samplers import SeededSource, SystemSource
 
 ONE = Fraction(1)
 SIGNS = (False, True)
@@ -306,7 +310,7 @@ def test_a_release_is_the_sum_of_clipped_records_and_noise() -> None:
 def test_sums_come_out_alike_however_many_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     features, groups = draw_features(100), np.random.default_rng(1).permutation(100).reshape(25, 4)
     whole = sum_records(features, groups, clip_for("l1", 5.0))
-    monkeypatch.setattr("feddig.privacy.integers.AT_ONCE", 50)
+    monkeypatch.setattr("feddig.privacy.clipping.AT_ONCE", 50)
     assert np.array_equal(sum_records(features, groups, clip_for("l1", 5.0)), whole)
 
 

@@ -21,8 +21,7 @@ from feddig.digest.digest import read_digest
 from feddig.errors import BudgetError, FedDigError, FileFormatError
 from feddig.privacy.accounting import Promise, compose, promise
 from feddig.privacy.ledger import Ledger
-from feddig.privacy.ledger_format import GENESIS, Entry, Head
-from feddig.privacy.spending import ROUNDING, Budget
+from feddig.privacy.ledger_file import GENESIS, ROUNDING, Budget, Entry, Head
 from feddig.settings import DigestSettings, PrivacySettings
 from folders import snapshot
 

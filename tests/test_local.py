@@ -18,7 +18,7 @@ from feddig.core.samples import DigestSource, ImageSource, RawSamples, Samples, 
 from feddig.core.silo import Silo
 from feddig.core.step import Trainee
 from feddig.core.workers import Lane
-from feddig.data.datasets import Images
+from feddig.data.dataset import Images
 from feddig.digest.digest import Digest
 from feddig.errors import DivergenceError, SettingError
 from feddig.models.flat import FlatNetwork

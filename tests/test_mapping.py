@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from feddig.data.gzipped import map_gzip
-from feddig.data.lazy import LazyPixels, choose, convert, join
+from feddig.data.idx import map_gzip
 from feddig.data.locate import cache_folder
-from feddig.data.mapping import map_unnamed
+from feddig.data.mmap import LazyPixels, choose, convert, join, map_unnamed
 from feddig.errors import DataError
 
 CONTENT = bytes(range(256)) * 50

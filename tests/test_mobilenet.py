@@ -19,8 +19,8 @@ from feddig.errors import FileFormatError, SettingError
 from feddig.experiment.toml import write_experiment
 from feddig.files import read_tensors, write_tensors
 from feddig.models import encoder as encoder_file
-from feddig.models.check import check_networks
 from feddig.models.classifier import Classifier, build_classifier
+from feddig.models.custom import check_networks
 from feddig.models.encoder import ConvEncoder, encoder_hash, feature_shape, load_encoder, save_encoder
 from feddig.models.guidance import build_guidance
 from feddig.models.mobilenet import Filter, MobileNetV2, fresh_mobilenet

@@ -19,14 +19,20 @@ from feddig import Dataset, Experiment, FedDigError, run
 from feddig.core import moderator
 from feddig.core.absence import read_absence
 from feddig.digest.digest import read_digest, write_digest
-from feddig.federation.arrays import pack_bytes, read_bytes
 from feddig.federation.client_app import _discretion
 from feddig.federation.contract import read_contract
 from feddig.federation.folders import FederationFolder
 from feddig.federation.moderator import moderate_federation
-from feddig.federation.wire import pack_digest, pack_reply, read_digest_of, read_request
+from feddig.federation.wire import (
+    pack_bytes,
+    pack_digest,
+    pack_reply,
+    read_bytes,
+    read_digest_of,
+    read_request,
+)
 from feddig.privacy.ledger import Ledger
-from feddig.report.results import read_result
+from feddig.report.read_run import read_result
 from federations import (
     SILENT,
     LocalGrid,
@@ -508,8 +514,8 @@ def test_a_moderator_that_is_cut_off_goes_on_as_if_nothing_had_happened(
         else:
             name = {
                 "joint": "feddig.core.moderator.Moderator.joint_update",
-                "metrics": "feddig.runs.record.ResultsFolder.append_metrics",
-                "checkpoint": "feddig.runs.record.ResultsFolder.write_checkpoint",
+                "metrics": "feddig.runs.results_folder.ResultsFolder.append_metrics",
+                "checkpoint": "feddig.runs.results_folder.ResultsFolder.write_checkpoint",
             }[place]
             target = __import__(name.rsplit(".", 2)[0], fromlist=["x"])
             owner = getattr(target, name.split(".")[-2])
@@ -589,7 +595,7 @@ def test_a_node_whose_key_is_not_in_the_contract_gets_nothing(make: Make) -> Non
 
 
 def make_stranger(folder: FederationFolder) -> Any:
-    from feddig.federation.credentials import write_silo_key
+    from feddig.federation.certificates import write_silo_key
 
     silo = folder.silo("silo-9")
     silo.path.mkdir()

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from conftest import draw_tiny_dataset
 from feddig import Dataset, Experiment, Networks, dataset_from_arrays
 from feddig.errors import SettingError
-from feddig.models.check import check_networks
 from feddig.models.classifier import Classifier, build_classifier
+from feddig.models.custom import check_networks
 from feddig.models.encoder import encoder_hash
 from feddig.models.flat import FlatNetwork
 from feddig.models.guidance import build_guidance
+from feddig.runs.build import build_simulation
 from feddig.runs.run import run
-from feddig.runs.simulation import build_simulation
 
 GREY, COLOUR, CODE = (1, 32, 32), (3, 32, 32), (4, 8, 8)
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from feddig.privacy.accounting import compose, promise
-from feddig.privacy.clipping import clip_for
-from feddig.privacy.discrete import DiscreteGaussian, DiscreteLaplace
+from feddig.privacy.clipping import clip_for, gaussian_noise_for, laplace_noise_for
 from feddig.privacy.gaussian import (
     concentrated_epsilon,
     gaussian_delta,
@@ -21,9 +20,9 @@ from feddig.privacy.gaussian import (
     gaussian_sigma,
     joined,
 )
-from feddig.privacy.integers import gaussian_noise_for, laplace_noise_for
+from feddig.privacy.integer_noise import DiscreteGaussian, DiscreteLaplace
 from feddig.privacy.labels import keep_fraction
-from feddig.privacy.words import SeededSource
+from feddig.privacy.samplers import SeededSource
 from feddig.settings import DigestSettings, PrivacySettings
 
 dp: Any = pytest.importorskip("opendp.prelude", reason="opendp is not installed: pip install opendp")

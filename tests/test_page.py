@@ -18,15 +18,14 @@ from feddig.data.partition import draw_partition
 from feddig.errors import FedDigError
 from feddig.experiment.toml import experiment_from_table
 from feddig.files import write_tensors
-from feddig.report.classes import read_classes
-from feddig.report.grouping import group_runs
+from feddig.report.grouping import group_runs, tell
 from feddig.report.guidance_pictures import read_pictures
-from feddig.report.headline import tell
 from feddig.report.page import build_page, write_report
 from feddig.report.page_data import as_json_block, stretches
+from feddig.report.read_run import read_runs
 from feddig.report.repeating import repeat_all, spell_toml
-from feddig.report.runs import read_runs
-from feddig.runs.class_facts import write_class_facts
+from feddig.report.run_files import read_classes
+from feddig.runs.outcome import write_class_facts
 from report_folders import write_folder, write_grid
 
 LEAVING = ["1100", "1111"]

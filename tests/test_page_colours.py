@@ -10,7 +10,7 @@ import pytest
 
 from feddig.report.grouping import group_runs
 from feddig.report.page_data import GREY, page_data
-from feddig.report.runs import read_runs
+from feddig.report.read_run import read_runs
 from report_folders import write_folder
 
 STYLE = (files("feddig.report") / "assets" / "report.css").read_text(encoding="utf-8")

@@ -21,11 +21,10 @@ from feddig.files import write_tensors
 from feddig.report.guidance_pictures import ShownSamples
 from feddig.report.paper import kinds
 from feddig.report.paper.kinds import KINDS, draw
-from feddig.report.paper.look import FROZEN, USUAL, looks_of
-from feddig.report.paper.mixing import DRAWS, left_by_theory, left_in_samples, weights_from
-from feddig.report.paper.saving import as_bytes, save_figure
+from feddig.report.paper.look import FROZEN, USUAL, as_bytes, looks_of, save_figure
+from feddig.report.paper.noise import DRAWS, left_by_theory, left_in_samples, weights_from
+from feddig.report.read_run import Run, read_runs
 from feddig.report.repeating import spell_toml
-from feddig.report.runs import Run, read_runs
 from report_folders import write_folder, write_grid
 
 LEAVING = ["1100", "1111"]
@@ -383,7 +382,7 @@ def test_raw_images_are_the_data_sets_own_test_images_with_their_features(tmp_pa
     torch = pytest.importorskip("torch")
     from feddig import load_dataset
     from feddig.models.encoder import load_encoder
-    from feddig.runs.raw_samples import load_samples
+    from feddig.runs.build import load_samples
 
     write_run(tmp_path / "run", 70.0)
     raw = load_samples(tmp_path / "run", 12)

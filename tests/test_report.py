@@ -16,8 +16,8 @@ from feddig.errors import FileFormatError
 from feddig.report.comparison import write_comparison
 from feddig.report.figures import draw_curves, draw_run
 from feddig.report.measures import MEASURES
-from feddig.report.results import Result, read_result
-from feddig.report.table import as_csv, as_markdown, as_rich, tabulate
+from feddig.report.read_run import Result, read_result
+from feddig.report.tables import as_csv, as_markdown, as_rich, tabulate
 
 
 def summary(final: float, *, seconds: float = 1.0, **accuracies: float | None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from conftest import draw_tiny_dataset, make_tiny_experiment
 from feddig import Dataset, Experiment, FedDigError, Networks, demo_experiment, read_experiment, resume, run
 from feddig.cli import main
 from feddig.errors import FileFormatError
-from feddig.experiment.layout import lay_out
+from feddig.experiment.setup import lay_out
 from feddig.experiment.toml import write_experiment
 from feddig.models.encoder import load_encoder
 from folders import contents, header, rows, snapshot, start_feddig, start_python
@@ -135,7 +135,7 @@ def advance(folder: Path, dataset: Dataset) -> None:
         run(tiny(), folder, dataset=dataset)
 
 
-FOLDER = "feddig.runs.record.ResultsFolder"
+FOLDER = "feddig.runs.results_folder.ResultsFolder"
 POINTS = [
     *(("os.replace", number, False) for number in range(1, 18)),
     pytest.param(
@@ -283,7 +283,7 @@ def test_a_process_killed_twice_goes_on_to_the_same_bytes(
 
 PREPARED_TO_DIE = """
 import os, signal, sys
-import feddig.files, feddig.runs.record
+import feddig.files, feddig.runs.results_folder
 
 def die():
     os.kill(os.getpid(), signal.SIGKILL)
@@ -299,19 +299,19 @@ replace = os.replace
 os.replace = lambda part, path: die() if str(path).endswith("experiment.toml") else replace(part, path)
 """,
     "with a row of metrics but no checkpoint": """
-append = feddig.runs.record.ResultsFolder.append_metrics
+append = feddig.runs.results_folder.ResultsFolder.append_metrics
 def append_and_die(self, row):
     append(self, row)
     if row["round"] == 2:
         die()
-feddig.runs.record.ResultsFolder.append_metrics = append_and_die
+feddig.runs.results_folder.ResultsFolder.append_metrics = append_and_die
 """,
     "with half a row of metrics": """
 def write_half(self, row):
     with (self.path / "metrics.jsonl").open("a") as stream:
         stream.write('{"format_version": 1, "round": 0, "test_acc')
     die()
-feddig.runs.record.ResultsFolder.append_metrics = write_half
+feddig.runs.results_folder.ResultsFolder.append_metrics = write_half
 """,
     "with half a checkpoint": """
 replace, seen = os.replace, []

@@ -32,8 +32,8 @@ from feddig.digest.digest import read_digest
 from feddig.experiment.toml import experiment_from_table, keys
 from feddig.files import write_tensors
 from feddig.report.measures import MEASURES
-from feddig.runs.record import TIMES, ResultsFolder
-from feddig.runs.simulation import build_simulation
+from feddig.runs.build import build_simulation
+from feddig.runs.results_folder import TIMES, ResultsFolder
 from folders import contents, header, rows, rows_without_times, tensors
 
 ALGORITHMS = ("fedavg", "feddig", "feddig+feddyn", "feddig+adabest", "frozen", "centralised", "digests-only")

@@ -17,13 +17,12 @@ from feddig.digest.digest import SOUND_FACTS
 from feddig.errors import DataError, FileFormatError, SettingError
 from feddig.files import read_tensors, write_tensors
 from feddig.privacy.accounting import promise, sensitivity
-from feddig.privacy.clipping import NORMS, clip_for
+from feddig.privacy.clipping import NORMS, clip_for, received_features, sent_sums
 from feddig.privacy.gaussian import gaussian_epsilon, gaussian_sigma
-from feddig.privacy.integers import received_features, sent_sums
 from feddig.privacy.labels import keep_fraction, likely_labels, randomise_labels
 from feddig.privacy.mechanism import DISCRETE
+from feddig.privacy.samplers import SeededSource
 from feddig.privacy.sound import contract_for, known_deviation
-from feddig.privacy.words import SeededSource
 from feddig.report.guidance_pictures import read_digests
 from feddig.runs.release import describe_digest
 from feddig.settings import DigestSettings, PrivacySettings

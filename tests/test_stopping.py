@@ -8,12 +8,12 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-from feddig.federation.processes.stopping import told_to_stop
+from feddig.federation.processes.processes import told_to_stop
 
 # in a process of its own: it would hang for ever
 SCRIPT = """
 import signal
-from feddig.federation.processes.stopping import told_to_stop
+from feddig.federation.processes.processes import told_to_stop
 
 with told_to_stop() as stopping:
     with stopping._cond:  # as a wait has it for a moment, and as a signal has that came just before

@@ -22,7 +22,7 @@ from starlette.middleware import Middleware
 
 from feddig.federation.flower_1_41.frugality import OFTEN, Sweep, keep_little
 from feddig.federation.flower_1_41.gate import PUSHED, Gate
-from feddig.federation.flower_1_41.pieces import CHUNK
+from feddig.federation.flower_1_41.intake import CHUNK
 from feddig.federation.flower_1_41.superlink import LAYERS, check_layers
 from feddig.federation.flower_1_41.turns import AT_ONCE, Turns, signer
 

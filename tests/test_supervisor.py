@@ -24,27 +24,26 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from feddig.errors import FedDigError
 from feddig.experiment.toml import demo_experiment
+from feddig.federation.certificates import Authority, write_certificate, write_key, write_silo_key
 from feddig.federation.contract import Contract, read_contract, write_contract
-from feddig.federation.credentials import Authority, write_certificate, write_key, write_silo_key
 from feddig.federation.flower_1_41.control import Control, connect, start_run, write_flower_config
 from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFolder
-from feddig.federation.initialise import Plan, initialise, planned
 from feddig.federation.processes import host as hosting
 from feddig.federation.processes import supervisor
-from feddig.federation.processes.identity import is_alive
 from feddig.federation.processes.network import keep_off_proxies, reaches
 from feddig.federation.processes.processes import (
     MARK,
     end,
     find_program,
     free_port,
+    is_alive,
     running,
     start,
     stop,
     surroundings,
 )
 from feddig.federation.processes.supervisor import check_folder, supervise
-from feddig.federation.rehearsal import Rehearsal
+from feddig.federation.setup import Plan, Rehearsal, initialise, planned
 from folders import start_feddig
 
 pytestmark = [

@@ -16,12 +16,14 @@ import pytest
 
 from feddig.cli import main
 from feddig.errors import FedDigError
-from feddig.report import live, live_runs, runs
+from feddig.report import live
+from feddig.report import live as live_runs
+from feddig.report import read_run as runs
 from feddig.report.live import LivePage, News
 from feddig.report.live_server import HEADERS, LiveServer
 from feddig.report.page import build_page
-from feddig.report.runs import read_run
-from feddig.runs.run_log import open_log
+from feddig.report.read_run import read_run
+from feddig.runs.results_folder import open_log
 from folders import start_feddig
 from report_folders import write_folder, write_grid
 

@@ -12,8 +12,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-from feddig.federation.processes.identity import is_stopped
-from feddig.federation.processes.processes import MARK, end, running, start, surroundings
+from feddig.federation.processes.processes import MARK, end, is_stopped, running, start, surroundings
 from feddig.federation.processes.watchdog import APP, Watchdog
 
 pytestmark = [

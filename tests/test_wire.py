@@ -17,13 +17,14 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, MetricRecord, Reco
 from feddig.core.absence import Absence
 from feddig.core.messages import Reply, Request
 from feddig.digest.digest import Digest
-from feddig.federation.arrays import WireError, pack_bytes, read_bytes
 from feddig.federation.simulation_engine import GridEngine
 from feddig.federation.wire import (
     About,
     Score,
     Terms,
+    WireError,
     largest_update,
+    pack_bytes,
     pack_digest,
     pack_question,
     pack_reply,
@@ -31,6 +32,7 @@ from feddig.federation.wire import (
     pack_score,
     pack_silo,
     read_about,
+    read_bytes,
     read_digest_of,
     read_reply,
     read_request,

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from feddig.data.bundled import FILES, FINGERPRINT, fingerprint
+from feddig.data.dataset import Images
 from feddig.data.idx import load_idx
-from feddig.data.images import Images
 from feddig.files import write_atomically
 from feddig.seeds import numpy_stream
 

@@ -10,30 +10,31 @@ from feddig._version import __version__
 
 if TYPE_CHECKING:
     from feddig.core.absence import Absence, draw_absence
-    from feddig.data.datasets import Dataset, dataset_from_arrays, load_dataset
+    from feddig.data.dataset import Dataset
+    from feddig.data.load import dataset_from_arrays, load_dataset
     from feddig.data.partition import Partition, draw_partition
     from feddig.digest.digest import Digest, make_digest, read_digest, write_digest
     from feddig.errors import FedDigError
     from feddig.experiment.experiment import Experiment
-    from feddig.experiment.networks import Networks
+    from feddig.experiment.setup import Networks
     from feddig.experiment.toml import demo_experiment, read_experiment, write_experiment
     from feddig.runs.compare import grid, run_grid
     from feddig.runs.run import resume, run
 
 _HOMES = {
     "Absence": "core.absence",
-    "Dataset": "data.datasets",
+    "Dataset": "data.dataset",
     "Digest": "digest.digest",
     "Experiment": "experiment.experiment",
     "FedDigError": "errors",
-    "Networks": "experiment.networks",
+    "Networks": "experiment.setup",
     "Partition": "data.partition",
-    "dataset_from_arrays": "data.datasets",
+    "dataset_from_arrays": "data.load",
     "demo_experiment": "experiment.toml",
     "draw_absence": "core.absence",
     "draw_partition": "data.partition",
     "grid": "runs.compare",
-    "load_dataset": "data.datasets",
+    "load_dataset": "data.load",
     "make_digest": "digest.digest",
     "read_digest": "digest.digest",
     "read_experiment": "experiment.toml",

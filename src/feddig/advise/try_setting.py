@@ -9,26 +9,21 @@ import torch
 from torch import nn
 
 from feddig.advise.choose import Rate, Row, Setting
-from feddig.audit.effort import Effort
-from feddig.audit.findings import NOT_RUN, Figure
-from feddig.audit.limits import Limits
-from feddig.audit.membership import check_membership
+from feddig.audit.attack_checks import check_membership, check_unmixing
+from feddig.audit.findings import NOT_RUN, Effort, Figure, Limits
 from feddig.audit.subject import prepare_subject
-from feddig.audit.unmixing import check_unmixing
-from feddig.core.evaluation import accuracy
-from feddig.core.samples import ImageSource, padded_shape
+from feddig.core.samples import ImageSource, accuracy, padded_shape
 from feddig.core.silo import Silo
 from feddig.core.training import run_rounds
-from feddig.data.datasets import Dataset
-from feddig.data.images import Images
-from feddig.data.lazy import choose
+from feddig.data.dataset import Dataset, Images
+from feddig.data.mmap import choose
 from feddig.digest.digest import Digest, check_digest
 from feddig.errors import DataError
 from feddig.experiment.experiment import Experiment
-from feddig.experiment.layout import Layout
+from feddig.experiment.setup import Layout
 from feddig.models.encoder import load_encoder
 from feddig.privacy.accounting import promise
-from feddig.runs.simulation import Simulation, build_simulation
+from feddig.runs.build import Simulation, build_simulation
 from feddig.seeds import numpy_stream
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from feddig.attacks.intervals import LEVEL, Rate, canary_epsilon
-from feddig.attacks.noise import Noise
+from feddig.attacks.candidates import Noise
+from feddig.attacks.statistics import LEVEL, Rate, canary_epsilon
 from feddig.digest.digest import Digest
 
 

@@ -1,14 +1,92 @@
-"""An attacker's candidates: encoded images with labels, and what a mixture of unknown ones looks like."""
+"""What an attacker takes the noise of a digest for, from what the digest says about itself.
 
+The public clip as an attacker applies it: to candidates, and behind the encoder that is to be undone.
+
+An attacker's candidates: encoded images with labels, and what a mixture of unknown ones looks like.
+"""
+
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from feddig.digest.digest import Digest
 from feddig.errors import DataError
+from feddig.privacy.mechanism import DISCRETE, laplace_scale
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The law of the noise on each element, as far as an attack uses it."""
+
+    deviation: float
+    """Standard deviation, in units of a feature."""
+    heavy_tails: bool = False
+    """Whether it is Laplace's, whose likelihood falls with the absolute difference and not with its square."""
+
+    def misfit(self, differences: Tensor) -> Tensor:
+        """Say how badly differences [..., elements] fit the noise: the mean size, or the root mean square."""
+        if self.heavy_tails:
+            return differences.abs().mean(-1)
+        return differences.square().mean(-1).sqrt()
+
+    def draw(self, shape: torch.Size, stream: torch.Generator) -> Tensor:
+        """Draw noise of this law, for an attacker who imitates a silo."""
+        if not self.heavy_tails:
+            return self.deviation * torch.randn(shape, generator=stream)
+        sizes = torch.empty(shape).exponential_(generator=stream) * (self.deviation / math.sqrt(2))
+        return torch.where(torch.rand(shape, generator=stream) < 0.5, -sizes, sizes)
+
+
+def assumed_noise(digest: Digest, largest: float) -> Noise:
+    """Read the noise off a digest; `largest` stands in for tau, which is the silo's: that of the candidates."""
+    mechanism = digest.facts["mechanism"]
+    if mechanism == "none":
+        return Noise(0.0)
+    if mechanism in DISCRETE:
+        told = digest.facts.get("noise_deviation")
+        if not isinstance(told, int | float):
+            raise ValueError(
+                f"{mechanism}: the digest does not tell its noise; give the attack the contract's"
+            )
+        return Noise(float(told), heavy_tails=mechanism == "discrete-laplace")
+    if mechanism != "paper-laplace":
+        raise ValueError(f"{mechanism}: give the attack the contract's noise")
+    epsilon, size = digest.facts["epsilon"], digest.facts["scale_size"]
+    assert isinstance(epsilon, int | float)
+    assert isinstance(size, int)
+    return Noise(math.sqrt(2) * laplace_scale(largest, epsilon, size), heavy_tails=True)
+
+
+def clip_as_agreed(features: Tensor, digest: Digest) -> Tensor:
+    """Hold features [samples, ...] to the clip that a digest tells; the grid is too fine for an attack to matter."""
+    if digest.facts["mechanism"] not in DISCRETE:
+        return features
+    norm, bound = str(digest.facts["clip_norm"]), float(str(digest.facts["clip_bound"]))
+    if not digest.facts.get("signed", 0):
+        features = features.clamp(min=0)
+    if norm == "box":
+        return features.clamp(-bound, bound)
+    lengths: Tensor = torch.linalg.vector_norm(features.flatten(1), ord=1 if norm == "l1" else 2, dim=1)
+    shrink = (bound / lengths.clamp(min=1e-12)).clamp(max=1)
+    return features * shrink.view(-1, *[1] * (features.dim() - 1))
+
+
+class AgreedEncoder(nn.Module):
+    """The public encoder with the public clip behind it: what a sample's part in a digest is made by."""
+
+    def __init__(self, encoder: nn.Module, digest: Digest) -> None:
+        super().__init__()
+        self.encoder, self._digest = encoder, digest
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Encode and clip."""
+        return clip_as_agreed(cast(Tensor, self.encoder(images)), self._digest)
+
 
 AT_ONCE = 1024
 OWN_COVARIANCES = 8

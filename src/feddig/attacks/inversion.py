@@ -1,4 +1,12 @@
-"""Inversion: what images can be painted from a digest's features, and whom do they look like?
+"""How alike two images look: PSNR and SSIM.
+
+A denoiser: what painted images look like after a network that has learnt how mixing and noise spoil them.
+
+The attacker imitates the silo: public images are encoded, mixed and noised as the digest says of itself, and painted
+by the same attack. The network learns to turn such paintings into the mean of the images that were mixed, which is the
+best that can be hoped for without telling them apart.
+
+Inversion: what images can be painted from a digest's features, and whom do they look like?
 
 Two attackers know the public encoder. The paper's trains a decoder on public images to undo the encoder, and gives
 it the digest. The other changes an image until its code is the digest.
@@ -9,11 +17,120 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import mse_loss
+from torch.nn.functional import conv2d, mse_loss
 
-from feddig.attacks.intervals import Estimate, Rate, mean_estimate
-from feddig.attacks.similarity import psnr, ssim
+from feddig.attacks.candidates import Noise
+from feddig.attacks.statistics import Estimate, Rate, mean_estimate
 from feddig.seeds import derive, torch_stream
+
+WINDOW, SPREAD = 11, 1.5
+"""Side and standard deviation, in pixels, of the window through which SSIM looks (Wang et al., 2004)."""
+STEADY_MEAN, STEADY_VARIANCE = 0.01**2, 0.03**2
+"""What keeps SSIM's ratios finite on flat ground; the values of its authors."""
+
+
+def psnr(images: Tensor, others: Tensor) -> Tensor:
+    """Give the peak signal-to-noise ratio in decibels of images [..., channels, height, width] in [0, 1]."""
+    return -10 * (images - others).square().mean(dim=(-3, -2, -1)).log10()
+
+
+def ssim(images: Tensor, others: Tensor) -> Tensor:
+    """Give the structural similarity of images [..., channels, height, width] in [0, 1]: 1 for the same image."""
+    shape = (images + others).shape
+    first, second = (each.expand(shape).reshape(-1, 1, *shape[-2:]) for each in (images, others))
+    means = _blur(first), _blur(second)
+    variances = _blur(first * first) - means[0] ** 2, _blur(second * second) - means[1] ** 2
+    shared = _blur(first * second) - means[0] * means[1]
+    brightness = (2 * means[0] * means[1] + STEADY_MEAN) / (means[0] ** 2 + means[1] ** 2 + STEADY_MEAN)
+    structure = (2 * shared + STEADY_VARIANCE) / (variances[0] + variances[1] + STEADY_VARIANCE)
+    return (brightness * structure).flatten(1).mean(1).view(shape[:-2]).mean(-1)
+
+
+def _blur(images: Tensor) -> Tensor:
+    """Average over the window, only where it lies within the image."""
+    side = min(WINDOW, *images.shape[-2:])
+    places = torch.arange(side, dtype=images.dtype) - (side - 1) / 2
+    line = torch.exp(-(places**2) / (2 * SPREAD**2))
+    line /= line.sum()
+    return conv2d(conv2d(images, line.view(1, 1, -1, 1)), line.view(1, 1, 1, -1))
+
+
+DENOISER_STEPS, DENOISER_BATCH, DENOISER_LEARNING_RATE = 1000, 32, 2e-3
+IMITATED = 2000
+"""Digests that the attacker makes of public images to learn from."""
+MIXED = 400_000
+"""Images that it mixes for that, at most."""
+AT_ONCE = 16
+DENOISER_WIDTH = 32
+
+
+class Denoiser(nn.Module):
+    """Convolutions at half size, where they are cheap and see far; what they give is added to the painting."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.PixelUnshuffle(2),
+            nn.Conv2d(4 * channels, DENOISER_WIDTH, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(DENOISER_WIDTH, DENOISER_WIDTH, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(DENOISER_WIDTH, DENOISER_WIDTH, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(DENOISER_WIDTH, 4 * channels, 3, padding=1),
+            nn.PixelShuffle(2),
+        )
+
+    def forward(self, painted: Tensor) -> Tensor:
+        """Clean paintings [batch, channels, height, width], even in height and width."""
+        return cast(Tensor, (painted + self.layers(painted)).clamp(0, 1))
+
+
+def imitate_digests(
+    codes: Tensor,
+    images: Tensor,
+    samples_per_digest: int,
+    noise: Noise,
+    *,
+    seed: int = 0,
+    count: int = IMITATED,
+) -> tuple[Tensor, Tensor]:
+    """Mix and noise codes of public images as a silo would; give such features and the mean images behind them."""
+    draw = torch_stream(seed, "imitated digests")
+    count = min(count, max(DENOISER_BATCH, MIXED // samples_per_digest))
+    features, means = [], []
+    # a few at a time: of many samples a digest only the mean need be in memory
+    for rows in torch.split(torch.randint(len(codes), (count, samples_per_digest), generator=draw), AT_ONCE):
+        features.append(codes[rows].mean(1))
+        means.append(images[rows].mean(1))
+    mixed = torch.cat(features)
+    return mixed + noise.draw(mixed.shape, draw), torch.cat(means)
+
+
+def train_denoiser(painted: Tensor, clean: Tensor, *, seed: int = 0, steps: int = DENOISER_STEPS) -> Denoiser:
+    """Train on paintings of imitated digests and the images that should come out."""
+    draw = torch_stream(seed, "denoiser")
+    # first weights come from torch's global stream, which is others' too
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "denoiser", "first weights"))
+        denoiser = Denoiser(painted.shape[1])
+    optimiser = torch.optim.Adam(denoiser.parameters(), lr=DENOISER_LEARNING_RATE)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    for _ in range(steps):
+        rows = torch.randint(len(painted), (DENOISER_BATCH,), generator=draw)
+        loss = mse_loss(denoiser(painted[rows]), clean[rows])
+        optimiser.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimiser.step()
+        schedule.step()
+    return denoiser.eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def denoise(denoiser: Denoiser, painted: Tensor) -> Tensor:
+    """Clean paintings of real digests."""
+    return torch.cat([denoiser(batch) for batch in torch.split(painted, 1024)])
+
 
 STEPS, BATCH, LEARNING_RATE = 1000, 64, 2e-3
 """Of the decoder's training."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from feddig.attacks.candidates import mixed_classes
-from feddig.attacks.intervals import Rate
+from feddig.attacks.statistics import Rate
 from feddig.digest.digest import Digest
 
 PUBLIC = (

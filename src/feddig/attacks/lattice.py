@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from feddig.attacks.intervals import LEVEL, Estimate, mean_estimate
+from feddig.attacks.statistics import LEVEL, Estimate, mean_estimate
 
 
 @dataclass(frozen=True)

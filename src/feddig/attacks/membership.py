@@ -1,13 +1,20 @@
-"""Membership in a whole file of digests, of which nobody remembers who was mixed into which; and its curves."""
+"""Membership in a whole file of digests, of which nobody remembers who was mixed into which; and its curves.
 
-from dataclasses import replace
+Membership and linking: was a record mixed into one of these digests, and into which?
+
+A whitened matched filter looks for the record's difference from its class in a digest, while the other samples of
+the digest and the noise are taken for one normal background. The plain score is the likelihood ratio of "this
+record is in there" to "another of its class is"; the normalised one is the filter's output in standard deviations.
+Neither is better everywhere, so both are reported.
+"""
+
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from feddig.attacks.candidates import Candidates
-from feddig.attacks.linking import score_records
-from feddig.attacks.noise import Noise
+from feddig.attacks.candidates import Background, Backgrounds, Candidates, Noise, assumed_noise, mixed_classes
+from feddig.attacks.statistics import Auc, Rate, area_under_curve, true_positives
 from feddig.digest.digest import Digest
 
 AT_ONCE = 2000
@@ -41,3 +48,119 @@ def roc_curve(members: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
         torch.cat([start, false / max(1, len(others))]),
         torch.cat([start, true / max(1, len(members))]),
     )
+
+
+FALSE_POSITIVES = (0.01, 0.001)
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores [records, digests]; minus infinity where the digest has none of the record's class."""
+
+    likelihood_ratio: Tensor
+    normalised: Tensor
+
+    def by_name(self) -> dict[str, Tensor]:
+        """Give both with their names."""
+        return {"likelihood ratio": self.likelihood_ratio, "normalised": self.normalised}
+
+
+@dataclass(frozen=True)
+class Membership:
+    """How well a score tells members from non-members."""
+
+    auc: Auc
+    auc_within_class: Auc
+    """The same among records of one class: what a difference in classes alone cannot explain."""
+    true_positives: dict[float, Rate]
+    """By the share of non-members that are taken for members, which is also chance."""
+
+
+@dataclass(frozen=True)
+class Linking:
+    """How often a score names the digest that a member is in."""
+
+    linked: Rate
+    """Chance picks among the digests that the record's class does not rule out."""
+    digests: int
+
+
+def score_records(
+    digest: Digest, records: Candidates, public: Candidates, noise: Noise | None = None
+) -> Scores:
+    """Score each record against each digest; what a class looks like is learnt from public images."""
+    noise = noise or assumed_noise(digest, float(public.features.abs().max()))
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for place, classes in enumerate(mixed_classes(digest)):
+        alike.setdefault(classes, []).append(place)
+    spd = len(next(iter(alike)))
+    sums = digest.features.flatten(1) * spd
+    backgrounds = Backgrounds(public, spd * noise.deviation)
+    ratios = torch.full((len(records), len(digest)), float("-inf"))
+    normalised = ratios.clone()
+    for classes, places in alike.items():
+        whole = backgrounds.of(classes)
+        seen = sums[places] - whole.mean
+        unexplained = _energy(seen, whole) + whole.log_determinant
+        for label in set(classes) & set(records.rows):
+            others = list(classes)
+            others.remove(label)
+            rest, rows = backgrounds.of(others), records.rows[label]
+            own = records.features[rows] - backgrounds.means[label]
+            at = rows[:, None], torch.tensor(places)[None]
+            left = _energy(seen, rest) - 2 * own @ rest.precision @ seen.T + _energy(own, rest)[:, None]
+            ratios[at] = (unexplained - left - rest.log_determinant) / 2
+            deviation = _energy(own, whole).clamp(min=1e-12).sqrt()
+            normalised[at] = own @ whole.precision @ seen.T / deviation[:, None]
+    return Scores(ratios, normalised)
+
+
+def score_without_labels(
+    digest: Digest, records: Candidates, public: Candidates, noise: Noise | None = None
+) -> Scores:
+    """Score as one who knows neither the digests' labels nor the records'."""
+    noise = noise or assumed_noise(digest, float(public.features.abs().max()))
+    blind = replace(digest, labels=torch.ones(len(digest), 1))
+    return score_records(blind, records.without_labels(), public.without_labels(), noise)
+
+
+def evaluate_membership(
+    members: Tensor, others: Tensor, member_labels: Tensor, other_labels: Tensor
+) -> Membership:
+    """Compare members' scores [records, digests] with non-members'; a record's score is its highest."""
+    inside, outside = _finite(members.amax(1)), _finite(others.amax(1))
+    return Membership(
+        area_under_curve(inside, outside),
+        _within_class(inside, outside, member_labels, other_labels),
+        {share: true_positives(inside, outside, share) for share in FALSE_POSITIVES},
+    )
+
+
+def evaluate_linking(members: Tensor, homes: Tensor) -> Linking:
+    """Count members whose highest score [records, digests] is that of the digest they are in, their home."""
+    possible = members.isfinite().sum(1).clamp(min=1)
+    hits = int((members.argmax(1) == homes).sum())
+    return Linking(Rate(hits, len(homes), float((1 / possible).mean())), members.shape[1])
+
+
+def _energy(rows: Tensor, background: Background) -> Tensor:
+    """Give how strongly each row stands out from a background: its squared length after whitening."""
+    return ((rows @ background.precision) * rows).sum(1)
+
+
+def _within_class(inside: Tensor, outside: Tensor, inside_labels: Tensor, outside_labels: Tensor) -> Auc:
+    """Average the classes' areas, each by the number of its members that have somebody to be compared with."""
+    shared = [label for label in torch.unique(inside_labels) if bool((outside_labels == label).any())]
+    if not shared:
+        raise ValueError("no class has both members and non-members")
+    areas = [area_under_curve(inside[inside_labels == at], outside[outside_labels == at]) for at in shared]
+    sizes = torch.tensor([float((inside_labels == at).sum()) for at in shared], dtype=torch.double)
+    weights = sizes / sizes.sum()
+    value = float((weights * torch.tensor([area.value for area in areas], dtype=torch.double)).sum())
+    errors = torch.tensor([area.error for area in areas], dtype=torch.double)
+    return Auc(value, float((weights * errors).square().sum().sqrt()), 0.5, sum(area.pairs for area in areas))
+
+
+def _finite(scores: Tensor) -> Tensor:
+    """Put scores of minus infinity below all others, where they can be ranked."""
+    return scores.clamp(min=torch.finfo(scores.dtype).min)

@@ -12,16 +12,20 @@ import torch
 from torch import Tensor, nn
 
 from feddig._version import __version__
-from feddig.audit.accountant import check_accountant
-from feddig.audit.canary import check_canaries
-from feddig.audit.findings import MEANING, Finding, count_tests, family_threshold, finite, judge, worst
+from feddig.audit.attack_checks import Unmixed, check_membership, check_unmixing, images_of
+from feddig.audit.findings import (
+    MEANING,
+    Finding,
+    Limits,
+    count_tests,
+    family_threshold,
+    finite,
+    judge,
+    worst,
+)
 from feddig.audit.inversion_check import Painted, check_inversion
-from feddig.audit.labels import check_labels
-from feddig.audit.lattice import check_numbers
-from feddig.audit.limits import Limits
-from feddig.audit.membership import check_membership
+from feddig.audit.promise_checks import check_accountant, check_canaries, check_labels, check_numbers
 from feddig.audit.subject import Subject
-from feddig.audit.unmixing import Unmixed, check_unmixing, images_of
 from feddig.core.samples import ImageSource
 from feddig.digest.denoising import denoise
 from feddig.files import FORMAT_VERSION, content_hash

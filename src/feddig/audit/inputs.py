@@ -9,15 +9,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from feddig.audit.effort import Effort
+from feddig.audit.findings import Effort
 from feddig.core.samples import ImageSource, padded_shape
-from feddig.data.datasets import NAMES, Dataset, load_dataset
-from feddig.data.images import Images
-from feddig.data.lazy import choose, join
+from feddig.data.dataset import Dataset, Images
+from feddig.data.load import NAMES, load_dataset
+from feddig.data.mmap import choose, join
 from feddig.data.public_sets import PUBLISHED
 from feddig.digest.digest import Digest
 from feddig.errors import DataError, FileFormatError, SettingError, nearest
-from feddig.experiment.layout import lay_out
+from feddig.experiment.setup import lay_out
 from feddig.experiment.toml import read_experiment
 from feddig.files import content_hash, read_tensors
 from feddig.models.encoder import encoder_hash, load_encoder

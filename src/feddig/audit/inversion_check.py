@@ -6,18 +6,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from feddig.attacks.clipped import AgreedEncoder, clip_as_agreed
-from feddig.attacks.denoiser import denoise, imitate_digests, train_denoiser
-from feddig.attacks.intervals import Estimate
+from feddig.attacks.candidates import AgreedEncoder, clip_as_agreed
 from feddig.attacks.inversion import (
     Inversion,
+    denoise,
     evaluate_inversion,
+    imitate_digests,
     optimise_images,
     paint,
+    train_denoiser,
     train_pseudo_inverse,
 )
-from feddig.audit.findings import Figure, Finding, figure_of_mean, figure_of_rate
-from feddig.audit.limits import Limits
+from feddig.attacks.statistics import Estimate
+from feddig.audit.findings import Figure, Finding, Limits, figure_of_mean, figure_of_rate
 from feddig.audit.subject import Subject, features_of, image_shape
 
 TITLE = "Inversion into images"

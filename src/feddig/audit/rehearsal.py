@@ -13,11 +13,10 @@ from torch import Tensor
 
 from feddig.digest.digest import Digest, make_digest, mix_groups
 from feddig.errors import SettingError
-from feddig.privacy.clipping import Clip
-from feddig.privacy.integers import received_features, sum_records
+from feddig.privacy.clipping import Clip, received_features, sum_records
 from feddig.privacy.labels import randomise_labels
 from feddig.privacy.mechanism import DISCRETE
-from feddig.privacy.words import SeededSource
+from feddig.privacy.samplers import SeededSource
 from feddig.seeds import derive, seeded_uniforms
 from feddig.settings import DigestSettings, PrivacySettings
 

@@ -7,10 +7,8 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from feddig.attacks.candidates import Candidates
-from feddig.attacks.clipped import clip_as_agreed
-from feddig.attacks.noise import Noise, assumed_noise
-from feddig.audit.effort import Effort
+from feddig.attacks.candidates import Candidates, Noise, assumed_noise, clip_as_agreed
+from feddig.audit.findings import Effort
 from feddig.audit.rehearsal import Rehearsed, are_equal, recall_groups, rehearse, weights_of
 from feddig.core.samples import ImageSource
 from feddig.digest.digest import Digest

@@ -106,12 +106,11 @@ def advise_command(
     levels = _numbers("--epsilons", epsilons or chosen["epsilons"])
     papers = _numbers("--paper-epsilons", paper_epsilons or chosen["paper_epsilons"])
 
-    from feddig.advise.advice_files import write_advice
-    from feddig.advise.advice_table import as_rich
-    from feddig.advise.advising import sweep
     from feddig.advise.choose import Wanted, choose, explain
     from feddig.advise.grid import Pace, lay_grid, pace_experiment
-    from feddig.audit.effort import Effort
+    from feddig.advise.page import as_rich, write_advice
+    from feddig.advise.sweep import sweep
+    from feddig.audit.findings import Effort
 
     overrides = [*_data_settings(data, data_dir), *(overrides or [])]
     shared = pace_experiment(

@@ -15,7 +15,7 @@ from feddig.commands.options import DataDir, Json, Level, LogLevel, Quiet, show_
 from feddig.errors import DivergenceError, FedDigError
 
 if TYPE_CHECKING:
-    from feddig.audit.effort import Effort
+    from feddig.audit.findings import Effort
 
 
 class FailOn(StrEnum):
@@ -81,14 +81,12 @@ def audit_command(
     import torch
 
     from feddig.audit.audit import run_audit
-    from feddig.audit.effort import Effort
+    from feddig.audit.findings import Effort, read_limits
     from feddig.audit.inputs import load_guidance, load_inputs
-    from feddig.audit.limits import read_limits
     from feddig.audit.subject import image_shape, prepare_subject
     from feddig.digest.digest import read_digest
-    from feddig.report.audit_figures import draw_membership, draw_recovered
-    from feddig.report.audit_folder import write_audit
-    from feddig.runs.audit_guidance import learn_guidance
+    from feddig.report.audit import draw_membership, draw_recovered, write_audit
+    from feddig.runs.build import learn_guidance
 
     torch.set_num_threads(threads)
     limits, digest = read_limits(thresholds), read_digest(digests)
@@ -157,8 +155,8 @@ def audit_command(
 
 def _check_out(out: Path) -> None:
     """Refuse a folder whose page this audit would replace."""
-    from feddig.report.audit_folder import is_audit
-    from feddig.report.runs import is_run
+    from feddig.report.audit import is_audit
+    from feddig.report.read_run import is_run
 
     if is_audit(out):
         raise FedDigError(f"{out}: has an audit already; choose another --out")

@@ -32,7 +32,7 @@ def compare_command(
     from feddig.core.absence import SCENARIOS
     from feddig.core.recipe import read_recipe
     from feddig.report.comparison import write_comparison
-    from feddig.report.table import as_rich
+    from feddig.report.tables import as_rich
     from feddig.runs.compare import grid, run_grid
     from feddig.runs.outcome import write_page
     from feddig.runs.progress import choose_progress

@@ -1,5 +1,9 @@
-"""`feddig federation init|key|up|moderator|silo|renew|status`: a real federation on Flower, from files to end."""
+"""`feddig federation init|key|renew`: what is done before a federation runs, and once a year.
 
+`feddig federation init|key|up|moderator|silo|renew|status`: a real federation on Flower, from files to end.
+"""
+
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -8,15 +12,204 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from feddig.commands.federation_setup import (
-    Whole,
-    federation_init,
-    federation_key,
-    federation_renew,
-    need_flower,
+from feddig.commands.options import (
+    INTERRUPTED,
+    DataDir,
+    Json,
+    Level,
+    LogLevel,
+    Overrides,
+    Quiet,
+    chosen_experiment,
+    listed,
+    show_log,
 )
-from feddig.commands.options import INTERRUPTED, Json, Level, LogLevel, Quiet, show_log
 from feddig.errors import FedDigError
+
+if TYPE_CHECKING:
+    from feddig.federation.contract import Contract
+
+Whole = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder.")]
+
+
+def federation_init(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="New folder for all of it.")],
+    silos: Annotated[int | None, typer.Option(min=1, help="Number of silos; or give --names.")] = None,
+    names: Annotated[str | None, typer.Option(help="Names of the silos, with commas between.")] = None,
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="Real data: folder with the silos' own public keys, NAME.pub each; none is made then."
+        ),
+    ] = None,
+    name: Annotated[str, typer.Option(help="Name of the federation.")] = "federation",
+    experiment: Annotated[
+        Path | None, typer.Option(help="What all agree to, as an experiment file; without it, the demo's.")
+    ] = None,
+    overrides: Overrides = None,
+    rehearse: Annotated[
+        str | None,
+        typer.Option(help="Deal this data set out to the silos, to try everything on one machine."),
+    ] = None,
+    classes: Annotated[
+        str | None,
+        typer.Option(help="Real data: names of the classes in their order, with commas between."),
+    ] = None,
+    image: Annotated[
+        str | None, typer.Option(help="Real data: an image's shape, as 1x28x28 (channels, height, width).")
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Host name or address of the moderator; the first is what silos use. May be repeated."
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the moderator.")] = 9092,
+    training_deadline: Annotated[
+        float, typer.Option(min=0.001, help="Seconds until a silo that has not trained counts as absent.")
+    ] = 600.0,
+    digest_deadline: Annotated[
+        float, typer.Option(min=0.001, help="Seconds until a silo that has sent no digest counts as absent.")
+    ] = 600.0,
+    new_release: Annotated[
+        bool, typer.Option("--new-release", help="Let a silo replace its digest; each one reveals more.")
+    ] = False,
+    update_limit: Annotated[
+        float, typer.Option(min=0.001, help="Refuse updates longer than so many times the model.")
+    ] = 10.0,
+    digest_limit: Annotated[
+        float | None, typer.Option(min=0.001, help="Refuse digests of more megabytes; 256 if left out.")
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+    log_level: Level = LogLevel.warning,
+) -> None:
+    """Write all that a federation needs: contract, certificates, keys, configuration, a run sheet for each party."""
+    show_log(log_level)
+    need_flower()
+    from feddig.federation.setup import Plan, Rehearsal, initialise, planned
+
+    silo_names = _names(silos, names, keys)
+    real = classes is not None or image is not None
+    if real and (rehearse is not None or classes is None or image is None):
+        raise FedDigError("--classes and --image: belong together, and not with --rehearse")
+    if keys is not None and not real:
+        raise FedDigError(
+            "--keys: a rehearsal needs the silos' private keys and makes them; give --classes and --image"
+        )
+    # a federation's silos really come and go; only a file may say that some are to be left out
+    changes = [*(["absence.scenario=none"] if experiment is None else []), *(overrides or [])]
+    changes += [f"data.name={rehearse}"] if rehearse is not None else []
+    defaults = {"privacy.random": "system" if real else "seeded"}
+    agreed = planned(chosen_experiment(experiment, changes, data_dir, defaults), silo_names)
+    rehearsal = None if real else Rehearsal.of(agreed)
+    plan = Plan(
+        name=name,
+        silos=silo_names,
+        experiment=agreed if rehearsal is None else rehearsal.experiment,
+        image_shape=_shape(image or "") if rehearsal is None else rehearsal.image_shape,
+        classes=tuple(listed("--classes", classes or "")) if rehearsal is None else rehearsal.classes,
+        hosts=tuple(host or ()),
+        port=port,
+        training_deadline=training_deadline,
+        digest_deadline=digest_deadline,
+        new_release=new_release,
+        update_limit=update_limit,
+        digest_limit=digest_limit,
+        keys=keys,
+    )
+    contract = initialise(folder, plan, rehearsal)
+    if as_json:
+        print(json.dumps({"path": str(folder), "hash": contract.hash, "silos": list(silo_names)}, indent=2))
+    else:
+        print("\n".join(_next_steps(folder, contract, rehearsal is not None)))
+
+
+def federation_key(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The silo's folder, made if it is not there.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Make a silo's own key pair, on its own machine; the public half goes to whoever sets the federation up."""
+    need_flower()
+    from feddig.federation.certificates import write_silo_key
+    from feddig.federation.folders import SiloFolder
+
+    silo = SiloFolder(folder)
+    silo.path.mkdir(parents=True, exist_ok=True)
+    fingerprint = write_silo_key(silo.key)
+    if as_json:
+        print(json.dumps({"public_key": str(silo.public_key), "fingerprint": fingerprint}, indent=2))
+        return
+    print(f"{silo.key}: goes to nobody")
+    print(
+        f"{silo.public_key}: goes to whoever sets the federation up; its fingerprint, to tell them otherwise:"
+    )
+    print(fingerprint)
+
+
+def federation_renew(
+    folder: Whole,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="How long the new certificate is good.")] = 365,
+) -> None:
+    """Issue the moderator a new certificate, with the authority's key; the silos keep what they have."""
+    need_flower()
+    from feddig.federation.certificates import renew
+    from feddig.federation.folders import FederationFolder
+
+    whole = FederationFolder(folder)
+    until = renew(whole, days).not_valid_after_utc
+    print(f"{whole.moderator.certificate}: good until {until:%Y-%m-%d}; start the moderator again to use it")
+
+
+def need_flower() -> None:
+    """Say what is missing, where Flower is."""
+    if importlib.util.find_spec("flwr") is None:
+        raise FedDigError("a federation runs on Flower, which is not there; pip install 'feddig[flower]'")
+
+
+def _names(silos: int | None, names: str | None, keys: Path | None) -> tuple[str, ...]:
+    if names is None:
+        if keys is not None and silos is None:
+            found = tuple(sorted(file.stem for file in keys.glob("*.pub")))
+            if not found:
+                raise FedDigError(
+                    f"--keys: {keys} holds no NAME.pub; ask each silo for its key.pub, and name it so"
+                )
+            return found
+        if silos is None:
+            raise FedDigError("--silos: say how many silos there are, or give their --names")
+        return tuple(f"silo-{number}" for number in range(silos))
+    given = listed("--names", names)
+    if silos not in (None, len(given)):
+        raise FedDigError(f"--names: {len(given)} different names, but --silos {silos}")
+    return tuple(given)
+
+
+def _shape(text: str) -> tuple[int, int, int]:
+    lengths = [int(part) for part in text.split("x") if part.isdecimal() and 0 < int(part) < 2**20]
+    if len(lengths) != 3 or len(text.split("x")) != 3:
+        raise FedDigError(f"--image: {text!r} is not a shape; write channels, height and width as 1x28x28")
+    channels, height, width = lengths
+    return channels, height, width
+
+
+def _next_steps(folder: Path, contract: "Contract", is_rehearsal: bool) -> list[str]:
+    lines = [f"{folder}: {contract.name}, {len(contract.members)} silos, contract {contract.hash}"]
+    if is_rehearsal:
+        data = contract.experiment.data.name
+        return [
+            *lines,
+            f"a rehearsal: the data set {data} is dealt out to the silos' folders (--classes and --image: real data)",
+            f"run it on this machine: feddig federation up {folder}",
+        ]
+    return [
+        *lines,
+        f"give moderator/ to the moderator and each folder in silos/ to its silo; keep {folder}/ca to yourself",
+        "each folder has a RUN-SHEET.md with the commands for its party",
+    ]
+
 
 if TYPE_CHECKING:
     from feddig.federation.folders import ModeratorFolder
@@ -43,9 +236,9 @@ def federation_up(
     show_log(log_level)
     need_flower()
     from feddig.federation.folders import FederationFolder
-    from feddig.federation.processes.stopping import told_to_stop
+    from feddig.federation.processes.processes import told_to_stop
     from feddig.federation.processes.up import up
-    from feddig.federation.processes.watching import choose_display
+    from feddig.federation.processes.watchdog import choose_display
 
     whole = FederationFolder(folder)
     with told_to_stop() as stopping, choose_display(Console(stderr=True), quiet=quiet) as show:
@@ -66,7 +259,7 @@ def federation_moderator(
     from feddig.federation.folders import ModeratorFolder
     from feddig.federation.processes.host import host
     from feddig.federation.processes.network import keep_off_proxies
-    from feddig.federation.processes.stopping import told_to_stop
+    from feddig.federation.processes.processes import told_to_stop
 
     keep_off_proxies()
     with told_to_stop() as stopping:
@@ -84,7 +277,7 @@ def federation_silo(
     need_flower()
     from feddig.federation.folders import SiloFolder
     from feddig.federation.processes.network import keep_off_proxies
-    from feddig.federation.processes.stopping import told_to_stop
+    from feddig.federation.processes.processes import told_to_stop
     from feddig.federation.processes.supervisor import supervise
 
     keep_off_proxies()

@@ -13,7 +13,7 @@ from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
     from feddig.report.guidance_pictures import ShownSamples
-    from feddig.report.runs import Run
+    from feddig.report.read_run import Run
 
 
 def figures_command(
@@ -38,8 +38,8 @@ def figures_command(
 ) -> None:
     """Draw a figure of the paper from your own results, as PNG and SVG. Trains nothing."""
     from feddig.report.paper.kinds import described, draw, takes_results
-    from feddig.report.paper.saving import save_figure
-    from feddig.report.runs import read_runs
+    from feddig.report.paper.look import save_figure
+    from feddig.report.read_run import read_runs
 
     if kind == "list":
         _print_kinds(described())
@@ -53,7 +53,7 @@ def figures_command(
 
 def _samples(data_dir: Path | None, run: "Run", count: int) -> "ShownSamples":
     """Take raw images of a run's data; torch, which encodes them, is loaded for this figure alone."""
-    from feddig.runs.raw_samples import load_samples
+    from feddig.runs.build import load_samples
 
     return load_samples(run.path, count, data_dir)
 

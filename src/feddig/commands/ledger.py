@@ -13,7 +13,7 @@ from feddig.commands.options import Json, LogLevel, show_log
 from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
-    from feddig.privacy.ledger_format import Entry
+    from feddig.privacy.ledger_file import Entry
 
 ledger_app = typer.Typer(
     no_args_is_help=True, help="Show or verify a silo's ledger of releases, or note a resend."

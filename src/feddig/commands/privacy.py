@@ -78,11 +78,10 @@ def _check_drawable(experiment: "Experiment", elements: int, classes: int | None
 
 def _known(name: str) -> tuple[int, int | None]:
     """Give the channels and classes of a data set that we know by name; of others, 1 and unknown."""
-    from feddig.data.bundled import CLASS_NAMES
-    from feddig.data.public_sets import PUBLISHED
+    from feddig.data.public_sets import FASHION_CLASSES, PUBLISHED
 
     if name == "fashion-mini":
-        return 1, len(CLASS_NAMES)
+        return 1, len(FASHION_CLASSES)
     if name in PUBLISHED:
         return 3 if PUBLISHED[name].format == "cifar" else 1, len(PUBLISHED[name].classes)
     return 1, None

@@ -54,7 +54,7 @@ def watch_command(
 def _page_about(folder: Path) -> "LivePage":
     from feddig.federation.folders import FederationFolder, ModeratorFolder
     from feddig.report.live import LivePage
-    from feddig.report.runs import find_runs
+    from feddig.report.read_run import find_runs
 
     if not folder.is_dir():
         raise FedDigError(f"{folder}: no such folder; start the run first, or make an empty folder for it")

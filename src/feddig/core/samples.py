@@ -3,6 +3,8 @@
 A source answers two questions for a batch of rows, inputs and targets; some rows of a source are samples. A
 recall model is just a silo whose rows are those of its digest. Silos that live in one process share one source,
 so that a GPU holds the data once and one recorded step serves them all.
+
+How good the model is: test accuracy at the moderator, validation accuracy at each silo.
 """
 
 import copy
@@ -17,9 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from feddig.data.datasets import Images
+from feddig.data.dataset import Images
 from feddig.digest.denoising import denoise
 from feddig.digest.digest import Digest
+from feddig.models.flat import FlatNetwork
 
 SIDE = 8
 """Images are padded with zeros to a multiple of this, so that three 2x2 pools divide them: 28 becomes 32."""
@@ -251,3 +254,21 @@ def _room(shape: tuple[int, ...], device: torch.device) -> Tensor:
 
 def _free_memory(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0]
+
+
+AT_ONCE = 1024
+AT_ONCE_ON_GPU = 4096
+
+
+@torch.no_grad()
+def accuracy(network: FlatNetwork, samples: RawSamples) -> float | None:
+    """Give the percentage of samples that the network classifies rightly; None where there are none."""
+    if not len(samples):
+        return None
+    network.module.eval()
+    right = torch.zeros((), dtype=torch.long, device=network.device)
+    at_once = AT_ONCE if network.device.type == "cpu" else AT_ONCE_ON_GPU
+    for indices in torch.split(torch.arange(len(samples), device=network.device), at_once):
+        guesses: Tensor = network.module(*samples.inputs(indices)).argmax(1)
+        right += (guesses == samples.targets(indices)).sum()
+    return 100.0 * int(right) / len(samples)

@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from feddig.core.engine_base import Engine
+from feddig.core.engine import Engine
 from feddig.core.local import Trained
 from feddig.core.messages import Reply
 from feddig.core.moderator import Moderator

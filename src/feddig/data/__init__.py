@@ -1,6 +1,7 @@
 """Data sets, and how their training samples are dealt out to the silos."""
 
-from feddig.data.datasets import Dataset, Images, dataset_from_arrays, load_dataset
+from feddig.data.dataset import Dataset, Images
+from feddig.data.load import dataset_from_arrays, load_dataset
 from feddig.data.partition import Partition, Share, draw_partition
 
 __all__ = [

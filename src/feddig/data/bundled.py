@@ -7,23 +7,11 @@ from importlib.resources.abc import Traversable
 
 import numpy as np
 
-from feddig.data.checks import assemble, check_images
-from feddig.data.images import Dataset
+from feddig.data.dataset import Dataset, assemble, check_images
+from feddig.data.public_sets import FASHION_CLASSES
 from feddig.errors import DataError
 from feddig.files import content_hash
 
-CLASS_NAMES = (
-    "T-shirt/top",
-    "Trouser",
-    "Pullover",
-    "Dress",
-    "Coat",
-    "Sandal",
-    "Shirt",
-    "Sneaker",
-    "Bag",
-    "Ankle boot",
-)
 FILES = ("train-pixels", "train-labels", "test-pixels", "test-labels")
 # of the four arrays, in the order of FILES; tools/make_fashion_mini.py prints it
 FINGERPRINT = "8237a99d05871a04fc1b2cb6f12a68e2c89fd549f986252e854a07ea96c16c9c"
@@ -40,7 +28,7 @@ def load_fashion_mini(folder: Traversable | None = None) -> Dataset:
     train_pixels, train_labels, test_pixels, test_labels = arrays
     train = check_images(train_pixels, train_labels, pixels_at=FILES[0], labels_at=FILES[1])
     test = check_images(test_pixels, test_labels, pixels_at=FILES[2], labels_at=FILES[3])
-    return assemble("fashion-mini", train, test, source="fashion-mini", class_names=CLASS_NAMES)
+    return assemble("fashion-mini", train, test, source="fashion-mini", class_names=FASHION_CLASSES)
 
 
 def fingerprint(arrays: list[np.ndarray]) -> str:

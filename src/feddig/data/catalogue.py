@@ -7,12 +7,10 @@ from typing import Literal
 
 import numpy as np
 
-from feddig.data.checks import assemble
 from feddig.data.cifar import count_records, read_cifar
-from feddig.data.download import fetch, read_record
+from feddig.data.dataset import Dataset, Images, assemble
+from feddig.data.download import fetch, file_hash, read_record, unzipped_hash
 from feddig.data.idx import count_items, read_part
-from feddig.data.images import Dataset, Images
-from feddig.data.lazy import join
 from feddig.data.locate import (
     cache_folder,
     find_file,
@@ -21,8 +19,8 @@ from feddig.data.locate import (
     missing_files,
     refuse_traces,
 )
+from feddig.data.mmap import join
 from feddig.data.public_sets import PUBLISHED, PublishedFile, PublishedSet
-from feddig.data.unpacking import file_hash, unzipped_hash
 from feddig.errors import DataError, FedDigError, SettingError
 
 Standing = Literal["official", "other", "unknown"]

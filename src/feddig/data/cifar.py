@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from feddig.data.checks import check_images
-from feddig.data.images import Images
+from feddig.data.dataset import Images, check_images
 from feddig.errors import DataError
 
 SIDE = 32

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from feddig.data.checks import SMALLEST_SIDE, assemble, check_images
-from feddig.data.images import Dataset, Images
-from feddig.data.mapping import map_unnamed
+from feddig.data.dataset import SMALLEST_SIDE, Dataset, Images, assemble, check_images
+from feddig.data.mmap import map_unnamed
 from feddig.errors import DataError, SettingError
 from feddig.seeds import numpy_stream
 

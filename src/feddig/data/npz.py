@@ -10,9 +10,8 @@ from typing import IO, Literal
 
 import numpy as np
 
-from feddig.data.checks import assemble, check_images
-from feddig.data.images import Dataset, Images
-from feddig.data.mapping import map_unnamed
+from feddig.data.dataset import Dataset, Images, assemble, check_images
+from feddig.data.mmap import map_unnamed
 from feddig.errors import DataError, SettingError
 
 _AT_ONCE = 2**20

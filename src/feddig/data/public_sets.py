@@ -4,8 +4,6 @@ import string
 from dataclasses import dataclass
 from typing import Literal
 
-from feddig.data.bundled import CLASS_NAMES as FASHION_CLASSES
-
 
 @dataclass(frozen=True)
 class Download:
@@ -66,6 +64,19 @@ _FASHION = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 _KRIZHEVSKY = "https://www.cs.toronto.edu/~kriz/"
 # the CIFAR page asks for a citation and names no licence
 _CIFAR_LICENCE = "none stated; cite Krizhevsky 2009"
+
+FASHION_CLASSES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
 
 _CIFAR100_CLASSES = """
 apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from feddig.errors import DataError, FileFormatError
 from feddig.files import content_hash, read_tensors, write_tensors
-from feddig.privacy.integers import Contract, received_features, sent_sums
+from feddig.privacy.clipping import Contract, received_features, sent_sums
 from feddig.privacy.labels import randomise_labels
 from feddig.privacy.mechanism import DISCRETE, add_noise
+from feddig.privacy.samplers import SeededSource, Source, SystemSource
 from feddig.privacy.sound import contract_for, promised_facts, release_groups
-from feddig.privacy.words import SeededSource, Source, SystemSource
 from feddig.seeds import Uniforms, seeded_uniforms, system_uniforms
 from feddig.settings import DigestSettings, PrivacySettings
 

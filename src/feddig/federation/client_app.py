@@ -22,7 +22,7 @@ from feddig.federation.folders import SiloFolder
 from feddig.federation.silo import DeployedSilo, open_silo
 from feddig.federation.silo_data import read_silo_file
 from feddig.federation.wire import pack_digest, pack_reply, pack_score, pack_silo, read_about, read_request
-from feddig.runs.site import Site, build_site
+from feddig.runs.build import Site, build_site
 
 log = logging.getLogger("feddig")
 

@@ -13,11 +13,8 @@ from feddig.core.moderator import Moderator
 from feddig.core.samples import SIDE, ImageSource, RawSamples
 from feddig.core.workers import Lanes, build_lanes
 from feddig.errors import SettingError
-from feddig.experiment.device import choose_device
 from feddig.experiment.experiment import Experiment
-from feddig.experiment.layout import with_precision
-from feddig.experiment.networks import Networks, build_networks
-from feddig.experiment.precision import prepare_device
+from feddig.experiment.setup import Networks, build_networks, choose_device, prepare_device, with_precision
 from feddig.federation.contract import ADDRESS, Contract
 from feddig.federation.silo_data import load_test_set
 from feddig.federation.wire import Terms

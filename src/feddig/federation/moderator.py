@@ -16,21 +16,20 @@ from flwr.serverapp import Grid
 
 from feddig._version import __version__
 from feddig.core.absence import Absence
-from feddig.core.evaluation import accuracy
+from feddig.core.samples import accuracy
 from feddig.core.training import RoundResult, run_rounds
 from feddig.digest.digest import Digest
-from feddig.experiment.device import describe_device
+from feddig.experiment.setup import describe_device
 from feddig.federation.contract import read_contract
-from feddig.federation.deployment import DeploymentEngine
 from feddig.federation.desk import Desk, build_desk
+from feddig.federation.engine import DeploymentEngine
 from feddig.federation.folders import ModeratorFolder
-from feddig.federation.standing import Standing
+from feddig.federation.status import Standing
 from feddig.report.measures import accuracy_measures
 from feddig.runs.loggers.opening import Logs, check_logs, open_logs
 from feddig.runs.outcome import describe_round, summarise, write_outcome
-from feddig.runs.record import ResultsFolder
+from feddig.runs.results_folder import ResultsFolder, open_log
 from feddig.runs.run import restore
-from feddig.runs.run_log import open_log
 
 log = logging.getLogger("feddig")
 

@@ -15,9 +15,9 @@ from feddig.experiment.experiment import Experiment
 from feddig.experiment.toml import demo_experiment, read_experiment, write_experiment
 from feddig.federation.moderator import moderate_federation
 from feddig.federation.simulation_engine import GridEngine
-from feddig.runs.record import ResultsFolder
+from feddig.runs.build import Simulation
+from feddig.runs.results_folder import ResultsFolder
 from feddig.runs.run import resume, run
-from feddig.runs.simulation import Simulation
 
 DEADLINE = 600.0
 

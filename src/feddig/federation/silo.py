@@ -10,22 +10,20 @@ from pathlib import Path
 import numpy as np
 from flwr.app import RecordDict
 
-from feddig.core.evaluation import accuracy
 from feddig.core.messages import Reply, Request
-from feddig.core.samples import ImageSource, RawSamples
+from feddig.core.samples import ImageSource, RawSamples, accuracy
 from feddig.digest.digest import read_digest, write_digest
 from feddig.errors import BudgetError, FileFormatError, SettingError
-from feddig.experiment.device import choose_device
 from feddig.experiment.experiment import Experiment
-from feddig.experiment.layout import with_precision
+from feddig.experiment.setup import choose_device, with_precision
 from feddig.federation.contract import Contract, read_contract
 from feddig.federation.folders import SiloFolder
 from feddig.federation.silo_data import load_silo_data, read_silo_file
 from feddig.federation.wire import Score, pack_digest_file
 from feddig.models.encoder import encoder_hash
 from feddig.privacy.ledger import Ledger
+from feddig.runs.build import Site, build_site_of
 from feddig.runs.release import note_release
-from feddig.runs.site import Site, build_site_of
 
 
 @dataclass(frozen=True)

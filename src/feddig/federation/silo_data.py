@@ -18,10 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from feddig.data.checks import check_images
-from feddig.data.datasets import load_dataset
-from feddig.data.images import Dataset, Images
-from feddig.data.lazy import choose
+from feddig.data.dataset import Dataset, Images, check_images
+from feddig.data.load import load_dataset
+from feddig.data.mmap import choose
 from feddig.errors import DataError, FedDigError, FileFormatError, SettingError, nearest
 from feddig.experiment.toml import spell_table
 from feddig.federation.contract import Contract

@@ -13,11 +13,11 @@ from feddig.core.absence import Absence
 from feddig.core.messages import Reply, Request
 from feddig.digest.digest import Digest
 from feddig.errors import FedDigError
-from feddig.federation.arrays import WireError
 from feddig.federation.requests import WHO, Courier
 from feddig.federation.wire import (
     LARGEST_DIGEST,
     About,
+    WireError,
     largest_update,
     pack_question,
     pack_request,

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from feddig.errors import SettingError, first_line
-from feddig.gpu.beside import beside
-from feddig.gpu.fused import ConvPool
+from feddig.gpu.fused import ConvPool, beside
+from feddig.models.custom import import_network
 from feddig.models.encoder import load_encoder_file
-from feddig.models.imported import import_network
 from feddig.models.mobilenet import CHANNELS, NETWORK, MobileNetV2, fresh_mobilenet
 
 

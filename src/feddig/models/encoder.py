@@ -1,4 +1,11 @@
-"""The encoder that every silo uses to turn an image into a small feature (the paper's P_R).
+"""An encoder for sound noise: codes without what most images share, and all of one length.
+
+Sound noise is as strong as the clip allows two samples to differ, in every direction alike. So a code wastes it
+where it is long in directions that tell images little apart, and where some codes are longer than others. This
+encoder takes a public mean off another encoder's code, levels its directions by a small fixed convolution, keeps
+what is above zero, and stretches the rest to one length, which a clip of that length leaves as it is.
+
+The encoder that every silo uses to turn an image into a small feature (the paper's P_R).
 
 It is public and fixed: nobody trains it during a federation, and everybody must use the same one, which is
 why an encoder has a hash. The default encoders were trained on generated images only (encoder_making.py).
@@ -12,14 +19,40 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from feddig.errors import FileFormatError, SettingError
 from feddig.files import content_hash, read_tensors, write_tensors
-
-from feddig.models.even import NETWORK as EVEN_NETWORK
-from feddig.models.even import EvenEncoder
-from feddig.models.imported import import_network
+from feddig.models.custom import import_network
 from feddig.models.mobilenet import NETWORK, MobileNetV2
+
+EVEN_NETWORK = "even"
+LENGTH = 350.0
+"""The L2 length of every code: about the median of the shipped encoder's codes on generated images, 357."""
+SIDE = 5
+
+
+class EvenEncoder(nn.Module):
+    """Another encoder's code [channels, height, width], levelled, without negative numbers, of one length."""
+
+    mean: Tensor
+    """Of each channel, over generated images."""
+    length: Tensor
+
+    def __init__(self, encoder: nn.Module, channels: int, code_channels: int = 4) -> None:
+        super().__init__()
+        self.encoder, self.channels = encoder, channels
+        self.level = nn.Conv2d(code_channels, code_channels, SIDE, padding=SIDE // 2, bias=False)
+        # among the weights, because they decide the features: so they are in the file and in the hash
+        self.register_buffer("mean", torch.zeros(code_channels, 1, 1))
+        self.register_buffer("length", torch.tensor(LENGTH))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Encode images [batch, channels, height, width] in [0, 1]; a code of nothing but zeros stays so."""
+        codes = torch.relu(self.level(self.encoder(images) - self.mean))
+        even: Tensor = self.length * normalize(codes.flatten(1)).view_as(codes)
+        return even
+
 
 SHIPPED = {1: "grey.safetensors", 3: "colour.safetensors"}
 EVEN = {channels: f"even-{file}" for channels, file in SHIPPED.items()}

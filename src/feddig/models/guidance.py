@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from feddig.errors import SettingError
 from feddig.gpu.fused import paint
-from feddig.models.imported import import_network
+from feddig.models.custom import import_network
 
 
 class Deconvolution(nn.Module):

@@ -8,8 +8,7 @@ to a code that varies alike everywhere. All of the way would let what is hardly 
 import torch
 from torch import Tensor
 
-from feddig.models.encoder import ConvEncoder
-from feddig.models.even import SIDE, EvenEncoder
+from feddig.models.encoder import SIDE, ConvEncoder, EvenEncoder
 from feddig.models.train_encoder import generate_images
 from feddig.seeds import torch_stream
 

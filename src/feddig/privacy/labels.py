@@ -9,8 +9,7 @@ from fractions import Fraction
 import numpy as np
 
 from feddig.errors import SettingError
-from feddig.privacy.thresholds import exp_bounds
-from feddig.privacy.words import Source, uniform_below
+from feddig.privacy.samplers import Source, exp_bounds, uniform_below
 
 AS_THEY_ARE = Fraction(1)
 """The keep probability under same-label adjacency: labels are public there and cost nothing."""

@@ -13,19 +13,20 @@ import numpy as np
 
 from feddig.errors import SettingError
 from feddig.privacy.checks import check_privacy
-from feddig.privacy.clipping import Clip, clip_for
-from feddig.privacy.integer_gaussian import MOST_ELEMENTS, integer_sigma
-from feddig.privacy.integer_noise import IntegerNoise
-from feddig.privacy.integers import (
+from feddig.privacy.clipping import (
+    Clip,
     Contract,
+    clip_for,
     gaussian_noise_for,
     laplace_noise_for,
     noise_deviation,
     received_features,
     release_sums,
 )
+from feddig.privacy.integer_gaussian import MOST_ELEMENTS, integer_sigma
+from feddig.privacy.integer_noise import IntegerNoise
 from feddig.privacy.labels import AS_THEY_ARE, count_labels, keep_fraction, likely_labels, soft_labels
-from feddig.privacy.words import Source
+from feddig.privacy.samplers import Source
 from feddig.settings import DigestSettings, PrivacySettings
 
 Fact = str | int | float

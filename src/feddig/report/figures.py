@@ -1,16 +1,36 @@
-"""Pictures: accuracy curves with the absence drawn under them."""
+"""The lights of an audit, for people who see colours and for those who do not.
+
+Pictures: accuracy curves with the absence drawn under them.
+"""
 
 import itertools
 from collections.abc import Sequence
+from html import escape
 from io import BytesIO
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from feddig.files import FORMAT_VERSION, write_atomically
-from feddig.report.results import Result, read_result
+from feddig.report.read_run import Result, read_result
+
+SHAPES = {"green": "●", "amber": "▲", "red": "■"}
+"""Lights differ in shape too, for those who see no colours and for paper."""
+
+
+def show_light(light: Any) -> str:
+    """Mark a light by its colour, shape and name."""
+    known = colour_of(light)
+    return f'<span class="light {known}">{SHAPES.get(known, "○")} {escape(str(light))}</span>'
+
+
+def colour_of(light: Any) -> str:
+    """Give a light's colour in the style sheet; grey for what is none."""
+    return light if light in SHAPES else "grey"
+
 
 COLOURS = ("#3b6fb6", "#d1495b", "#2e933c", "#8d6a9f", "#e09f3e", "#4a4e69", "#00a6a6", "#9c6644")
 """Told apart by most colour-blind readers; line styles differ too."""

@@ -6,15 +6,14 @@ from itertools import islice
 from pathlib import Path
 
 from feddig.files import write_atomically
-from feddig.report.audit_folder import is_audit, rebuild_page
-from feddig.report.comparison_page import comparison_sections, repeat_comparison
+from feddig.report.audit import is_audit, rebuild_page
+from feddig.report.comparison import comparison_sections, repeat_comparison
 from feddig.report.frame import OFFLINE, Frame
-from feddig.report.grouping import Group, group_runs
-from feddig.report.headline import Headline, tell
+from feddig.report.grouping import Group, Headline, group_runs, tell
 from feddig.report.page_data import all_runs, page_data
+from feddig.report.read_run import Run, is_run, read_runs
 from feddig.report.run_files import AUDITS_LIE
-from feddig.report.run_sections import run_sections
-from feddig.report.runs import Run, is_run, read_runs
+from feddig.report.sections import run_sections
 
 PAGE = "report.html"
 MOST_DETAILED = 60

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from feddig.report.grouping import Curve, Group
-from feddig.report.runs import Run
+from feddig.report.read_run import Run
 
 MOST_SILOS = 64
 """Up to so many silos are drawn one by one; more are drawn as shares and quantiles."""

@@ -9,8 +9,8 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from feddig.privacy.guessing import guess_digest
-from feddig.report.lights import show_light
-from feddig.report.runs import Run
+from feddig.report.figures import show_light
+from feddig.report.read_run import Run
 
 UPDATES = "Updates are sent in every round besides the digest; nothing on this page bounds what they reveal."
 

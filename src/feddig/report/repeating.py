@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from feddig.report.grouping import SEEDS, differing, flatten
-from feddig.report.runs import Run
+from feddig.report.read_run import Run
 
 GRID = ("algorithm.name", "absence.scenario", *SEEDS)
 """What feddig compare sets by itself."""

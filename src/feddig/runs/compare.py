@@ -16,15 +16,14 @@ from typing import Any
 
 from feddig.core.absence import Absence
 from feddig.core.recipe import Recipe
-from feddig.data.datasets import Dataset
+from feddig.data.dataset import Dataset
 from feddig.errors import FedDigError
 from feddig.experiment.experiment import Experiment
-from feddig.experiment.layout import Layout, lay_out
-from feddig.experiment.networks import Networks
+from feddig.experiment.setup import Layout, Networks, lay_out
 from feddig.experiment.toml import write_experiment
 from feddig.files import write_atomically
 from feddig.runs.progress import Progress
-from feddig.runs.record import ResultsFolder
+from feddig.runs.results_folder import ResultsFolder
 from feddig.runs.run import resume, run
 
 log = logging.getLogger("feddig")

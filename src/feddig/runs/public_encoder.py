@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from feddig.core.samples import ImageSource, padded_shape
-from feddig.data.datasets import Dataset
+from feddig.data.dataset import Dataset
 from feddig.errors import SettingError
 from feddig.experiment.experiment import Experiment
-from feddig.experiment.layout import load_data
+from feddig.experiment.setup import load_data
 from feddig.models.train_encoder import Recipe
 from feddig.settings import DataSettings
 

@@ -11,13 +11,12 @@ from feddig.core.samples import ImageSource, RawSamples, padded_shape
 from feddig.digest.digest import SOUND_FACTS, Digest, make_digest, read_digest
 from feddig.errors import SettingError
 from feddig.experiment.experiment import Experiment
-from feddig.experiment.layout import lay_out, load_data
+from feddig.experiment.setup import lay_out, load_data
 from feddig.models.encoder import encoder_hash, load_encoder
 from feddig.privacy.accounting import promise
 from feddig.privacy.ledger import Ledger
-from feddig.privacy.ledger_format import Entry
+from feddig.privacy.ledger_file import Budget, Entry
 from feddig.privacy.mechanism import guarantee
-from feddig.privacy.spending import Budget
 
 
 def digest_of_silo(experiment: Experiment, silo: int, *, all_data: bool = False, classes: int = 0) -> Digest:

@@ -9,26 +9,23 @@ from pathlib import Path
 from typing import Any
 
 from feddig._version import __version__
-from feddig.core.engine_base import Engine
-from feddig.core.evaluation import accuracy
+from feddig.core.engine import Engine
 from feddig.core.moderator import Moderator
+from feddig.core.samples import accuracy
 from feddig.core.silo import Silo
 from feddig.core.training import RoundResult, run_rounds
-from feddig.data.datasets import Dataset
+from feddig.data.dataset import Dataset
 from feddig.digest.digest import Digest, check_digest
 from feddig.errors import FileFormatError, first_line
-from feddig.experiment.device import describe_device
 from feddig.experiment.experiment import Experiment
-from feddig.experiment.networks import Networks
+from feddig.experiment.setup import Networks, describe_device
 from feddig.report.measures import accuracy_measures
 from feddig.report.page import PAGE
-from feddig.runs.class_facts import write_class_facts
+from feddig.runs.build import Simulation, build_simulation
 from feddig.runs.loggers.opening import check_logs, open_logs
-from feddig.runs.outcome import describe_round, summarise, write_outcome, write_page
+from feddig.runs.outcome import describe_round, summarise, write_class_facts, write_outcome, write_page
 from feddig.runs.progress import Progress, Silent
-from feddig.runs.record import ResultsFolder
-from feddig.runs.run_log import open_log
-from feddig.runs.simulation import Simulation, build_simulation
+from feddig.runs.results_folder import ResultsFolder, open_log
 
 log = logging.getLogger("feddig")
 

@@ -13,8 +13,8 @@ from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpI
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key, public_key_to_bytes
 
 from feddig.errors import FedDigError
+from feddig.federation.certificates import fingerprint, read_public_key
 from feddig.federation.contract import Contract
-from feddig.federation.credentials import fingerprint, read_public_key
 from feddig.federation.folders import ModeratorFolder
 from feddig.federation.processes.processes import find_program, quoted, surroundings
 

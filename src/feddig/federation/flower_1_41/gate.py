@@ -14,7 +14,7 @@ import logging
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from feddig.federation.flower_1_41.pieces import LARGEST_PIECE, NOTE
+from feddig.federation.flower_1_41.intake import LARGEST_PIECE, NOTE
 
 FLEET = "/v1/fleet/"
 PUSHED = "/v1/fleet/push-object"

@@ -12,8 +12,18 @@ from pathlib import Path
 from typing import IO
 
 from feddig.errors import FedDigError
-from feddig.federation.processes.identity import identity, is_stopped, lives, number
-from feddig.federation.processes.processes import POLL_SECONDS, end, is_orphan, left_over, lineage, running
+from feddig.federation.processes.processes import (
+    POLL_SECONDS,
+    end,
+    identity,
+    is_orphan,
+    is_stopped,
+    left_over,
+    lineage,
+    lives,
+    number,
+    running,
+)
 
 try:
     import fcntl

@@ -1,9 +1,13 @@
-"""Processes of a federation: started so that they do not outlive us, and found again if they do.
+"""Who a process is: its number and the moment it began, as a number alone is given again to somebody else.
+
+Processes of a federation: started so that they do not outlive us, and found again if they do.
 
 Flower's programs start further ones, some in sessions of their own, and not all of these end with their parents.
 So everything that is started for a party bears that party's folder in its environment, which children inherit and
 nobody else has: by it left-over processes are found, and only those of this party. It also bears the names of those
 who started it, eldest first: whoever stops ends what descends from itself, and never its successor.
+
+Being told to stop: Ctrl-C and a polite end become an event, so that everything is stopped in good order.
 """
 
 import os
@@ -13,12 +17,72 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Event, Thread
 
 from feddig.errors import FedDigError
 from feddig.federation.processes import leash
-from feddig.federation.processes.identity import PROC, identity, lives, number
+
+PROC = Path("/proc")
+STATE, BEGAN = 0, 19
+"""Where these stand in /proc/NUMBER/stat, counted after the name."""
+
+
+def identity(process: int) -> str:
+    """Name a process as no other one is ever named; one that has ended, or cannot be seen, has no name."""
+    facts = _facts(process)
+    if facts is not None:
+        return f"{process}@{facts[BEGAN]}" if facts[STATE] not in "ZX" else ""
+    return "" if PROC.is_dir() else f"{process}@"
+
+
+def number(name: str) -> int:
+    """Give the number in a process's name, or 0 where it holds none."""
+    digits = name.partition("@")[0]
+    return int(digits) if digits.isdecimal() else 0
+
+
+def lives(name: str) -> bool:
+    """Tell whether the process of this name still runs."""
+    process = number(name)
+    return process > 0 and identity(process) == name and is_alive(process)
+
+
+def is_alive(process: int) -> bool:
+    """Tell whether a process runs; one that ended and was not yet noticed by its parent does not."""
+    if PROC.is_dir():
+        return identity(process) != ""
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    return True
+
+
+def is_stopped(process: int) -> bool:
+    """Tell whether a process was told to pause (Ctrl-Z, SIGSTOP) and not yet to go on."""
+    facts = _facts(process)
+    return facts is not None and facts[STATE] in "Tt"
+
+
+def age(process: int) -> float:
+    """Give the seconds since a process began; 0 where that cannot be seen."""
+    facts = _facts(process)
+    if facts is None:
+        return 0.0
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - int(facts[BEGAN]) / os.sysconf("SC_CLK_TCK")
+
+
+def _facts(process: int) -> list[str] | None:
+    try:
+        # the name before them may hold anything, brackets and spaces too
+        return (PROC / str(process) / "stat").read_text(errors="replace").rpartition(")")[2].split()
+    except OSError:
+        return None
+
 
 MARK = "FEDDIG_PARTY"
 """The environment variable that holds the folder of the party for which a process runs."""
@@ -172,3 +236,25 @@ def quoted(path: Path) -> str:
             f"{text}: Flower cannot be told of a folder with an apostrophe in its name; rename it"
         )
     return f"'{text}'"
+
+
+@contextmanager
+def told_to_stop() -> Iterator[Event]:
+    """Give the event that SIGINT and SIGTERM set."""
+    stopping, told = Event(), SimpleQueue[bool]()
+
+    def pass_on() -> None:
+        if told.get():
+            stopping.set()
+
+    # a signal may find the event's own lock taken, by a wait or by the signal before it: setting it there would hang
+    # for ever, and only the queue may be used in such a moment
+    Thread(target=pass_on, daemon=True).start()
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda *_: told.put(True)) for number in numbers}
+    try:
+        yield stopping
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        told.put(False)

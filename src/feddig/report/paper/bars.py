@@ -1,11 +1,18 @@
-"""Drawing bars side by side, with their spread over seeds."""
+"""Drawing bars side by side, with their spread over seeds.
 
-from collections.abc import Mapping
+Accuracy on several data sets, a panel each.
+
+Accuracy against one setting at a time: how uneven, how many silos, how digests are mixed and perturbed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from feddig.report.paper.cells import Bar, Chart
+from feddig.report.paper.cells import SPELLED, Axis, Bar, Chart, sort_into_chart
 from feddig.report.paper.look import (
     SMALL,
     Look,
@@ -16,7 +23,7 @@ from feddig.report.paper.look import (
     looks_of,
     spell_seeds,
 )
-from feddig.report.paper.selecting import SPELLED
+from feddig.report.read_run import Run
 
 ROOM = 0.8
 """Of the way to the next place: how much the bars of one take."""
@@ -108,3 +115,102 @@ def _mark(axes: Axes, middle: float, bar: Bar, *, numbered: bool, uneven: bool) 
         axes.annotate(
             text, (middle, top), (0, 2), textcoords="offset points", ha="center", va="bottom", fontsize=SMALL - 1
         )  # fmt: skip
+
+
+SET = "data.name"
+ORDER = ("fashion-mini", "fashion-mnist", "emnist-byclass", "cifar10", "cifar100")
+"""From grey to colour and from few classes to many, as the paper has them; others follow."""
+
+
+def dataset_bars(runs: Sequence[Run], *, measure: str | None = None) -> Figure:
+    """Accuracy on each data set (data.name), a panel each, a bar an algorithm."""
+    axis = Axis((SET,), _place, _name, "data set")
+    chart = sort_into_chart(runs, "data set bars", axis, measure)
+    figure = Figure(figsize=(1.0 + 2.4 * len(chart.places), 3.6), layout="constrained")
+    panels = figure.subplots(1, len(chart.places), sharey=True, squeeze=False)[0]
+    looks = looks_of(chart.bars)
+    for axes, place in zip(panels, chart.places, strict=True):
+        draw_bars(axes, _only(chart, place), looks)
+        axes.set_xticks([])
+        axes.set_xlabel(place)
+    # the first panel names every algorithm, also one that was not run on its data set
+    finish(figure, panels[0], chart)
+    return figure
+
+
+def _only(chart: Chart, place: str) -> Chart:
+    """Cut a chart down to one place; names that were not run there keep their room."""
+    bars = {name: {place: found[place]} if place in found else {} for name, found in chart.bars.items()}
+    return replace(chart, places=[place], bars=bars)
+
+
+def _name(run: Run) -> str:
+    return str(run.setting(SET))
+
+
+def _place(run: Run) -> tuple[int, str]:
+    name = _name(run)
+    return (ORDER.index(name) if name in ORDER else len(ORDER), name)
+
+
+def skew_bars(runs: Sequence[Run], *, measure: str | None = None) -> Figure:
+    """Accuracy by the data's skew mu (data.skew): smaller is more uneven."""
+    axis = _axis_of("data.skew", "skew of the data, Dirichlet parameter µ (smaller: more uneven)")
+    return draw_chart(sort_into_chart(runs, "skew bars", axis, measure), axis.title)
+
+
+def silo_count_bars(runs: Sequence[Run], *, measure: str | None = None) -> Figure:
+    """Accuracy by the number of silos (data.silos); bars of several scenarios stand side by side."""
+    axis = _axis_of("data.silos", "number of silos")
+    return draw_chart(sort_into_chart(runs, "silo count bars", axis, measure), axis.title)
+
+
+def samples_per_digest_bars(runs: Sequence[Run], *, measure: str | None = None) -> Figure:
+    """Accuracy by how many samples are mixed into a digest, SpD (digest.samples_per_digest)."""
+    axis = _axis_of("digest.samples_per_digest", "samples mixed into one digest, SpD", of_digests=True)
+    return draw_chart(sort_into_chart(runs, "samples per digest bars", axis, measure), axis.title)
+
+
+def mixing_bars(runs: Sequence[Run], *, measure: str | None = None) -> Figure:
+    """Accuracy by what is mixed: any samples, or those of one class (digest.mixing)."""
+    axis = _axis_of("digest.mixing", "samples that are mixed", of_digests=True)
+    return draw_chart(sort_into_chart(runs, "mixing bars", axis, measure), axis.title)
+
+
+def perturbation_bars(runs: Sequence[Run], *, measure: str | None = None) -> Figure:
+    """Accuracy by what hides a sample: mixing alone, noise alone, both (SpD, privacy.mechanism, privacy.epsilon)."""
+    axis = Axis(
+        ("digest.samples_per_digest", "privacy.mechanism", "privacy.epsilon"),
+        _hiding_order,
+        _hiding,
+        "what hides a sample in its digest",
+        of_digests=True,
+    )
+    return draw_chart(sort_into_chart(runs, "perturbation bars", axis, measure), axis.title)
+
+
+def _axis_of(key: str, title: str, *, of_digests: bool = False) -> Axis:
+    """Lay the values of one setting out in their order."""
+    return Axis((key,), _value(key), lambda run: str(run.setting(key)), title, of_digests)
+
+
+def _value(key: str) -> Callable[[Run], Any]:
+    def value(run: Run) -> Any:
+        found = run.setting(key)
+        # words and numbers do not compare
+        return (not isinstance(found, int | float), found if isinstance(found, int | float) else str(found))
+
+    return value
+
+
+def _hiding(run: Run) -> str:
+    mixed, mechanism = run.setting("digest.samples_per_digest"), run.setting("privacy.mechanism")
+    noise = "" if mechanism == "none" else f"{mechanism}\nε {run.setting('privacy.epsilon'):g}"
+    mixing = "" if mixed == 1 else f"mixing, SpD {mixed}"
+    return "\n".join(part for part in (mixing, noise) if part) or "nothing"
+
+
+def _hiding_order(run: Run) -> tuple[bool, bool, str, float, int]:
+    """Put nothing first, then noise alone, then mixing alone, then both, as the paper does."""
+    mixed, mechanism = run.setting("digest.samples_per_digest"), run.setting("privacy.mechanism")
+    return (mixed != 1, mechanism != "none", str(mechanism), -run.setting("privacy.epsilon"), mixed)

@@ -8,6 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from feddig.report.grouping import Curve, Group, group_runs, mean_and_spread
+from feddig.report.paper.cells import check_alike, check_once, check_runs
 from feddig.report.paper.look import (
     GREY,
     Look,
@@ -18,8 +19,7 @@ from feddig.report.paper.look import (
     looks_of,
     spell_seeds,
 )
-from feddig.report.paper.selecting import check_alike, check_once, check_runs
-from feddig.report.runs import Run
+from feddig.report.read_run import Run
 
 ORDER = ("none", "temporary", "forever", "sequential", "groups")
 """The paper's; other scenarios follow."""

@@ -7,19 +7,18 @@ from matplotlib.figure import Figure
 
 from feddig.errors import FedDigError, nearest
 from feddig.report.guidance_pictures import ShownSamples
-from feddig.report.paper.curves import scenario_curves
-from feddig.report.paper.dataset_bars import dataset_bars
-from feddig.report.paper.element_noise import element_noise
-from feddig.report.paper.guidance import class_guidance, digest_guidance, sample_guidance
-from feddig.report.paper.mixing import mixing_variance
-from feddig.report.paper.settings_bars import (
+from feddig.report.paper.bars import (
+    dataset_bars,
     mixing_bars,
     perturbation_bars,
     samples_per_digest_bars,
     silo_count_bars,
     skew_bars,
 )
-from feddig.report.runs import Run
+from feddig.report.paper.curves import scenario_curves
+from feddig.report.paper.guidance import class_guidance, digest_guidance, sample_guidance
+from feddig.report.paper.noise import element_noise, mixing_variance
+from feddig.report.read_run import Run
 
 DRAWN = (
     scenario_curves, skew_bars, silo_count_bars, samples_per_digest_bars, mixing_bars, perturbation_bars,

@@ -1,13 +1,20 @@
-"""How the figures look: colours, dashes and hatches that can be told apart in print and by the colour-blind."""
+"""How the figures look: colours, dashes and hatches that can be told apart in print and by the colour-blind.
+
+Writing a figure as PNG and SVG, the same bytes for the same data.
+"""
 
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from feddig.report.runs import Run
+from feddig.files import FORMAT_VERSION, write_atomically
+from feddig.report.read_run import Run
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 """Okabe and Ito's, chosen to be told apart with any kind of colour vision; without their yellow, lost on paper."""
@@ -102,3 +109,28 @@ def spell_seeds(counts: Iterable[int]) -> str:
     most = found[-1]
     number = str(most) if len(found) == 1 else f"{found[0]} to {most}"
     return f"Mean ± standard deviation over n = {number} seeds"
+
+
+DOTS = 200
+"""Pixels an inch: enough for print."""
+MAKER = f"feddig, format_version {FORMAT_VERSION}"
+
+
+def save_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write folder/name.png and folder/name.svg, and give both places."""
+    written = []
+    for ending in ("png", "svg"):
+        path = folder / f"{name}.{ending}"
+        write_atomically(path, as_bytes(figure, ending))
+        written.append(path)
+    return written
+
+
+def as_bytes(figure: Figure, ending: str) -> bytes:
+    """Spell a figure as a PNG or SVG file without dates, random names or matplotlib's version."""
+    facts = {"Software": MAKER} if ending == "png" else {"Date": None, "Creator": MAKER}
+    stream = BytesIO()
+    # names of clip paths and markers are random unless they are salted
+    with matplotlib.rc_context({"svg.hashsalt": "feddig"}):
+        figure.savefig(stream, format=ending, dpi=DOTS, metadata=facts)
+    return stream.getvalue()

@@ -54,8 +54,8 @@ class Outcome:
     def pictures(self) -> dict[str, bytes]:
         """Give the run's pictures as PNG files by name: its curve, and guidance where there is any."""
         from feddig.report.paper.guidance import class_guidance
-        from feddig.report.paper.saving import as_bytes
-        from feddig.report.runs import read_runs
+        from feddig.report.paper.look import as_bytes
+        from feddig.report.read_run import read_runs
 
         found = {"curves": (self.folder / "curves.png").read_bytes()}
         with suppress(FedDigError):  # no guidance producer in this run, or one of the user's own

@@ -1,0 +1,196 @@
+"""How sure an attack's figures are: exact intervals of shares, ranks of scores, and what canaries say of epsilon.
+
+How likely mere chance does as well as an attack did: one-sided p-values, for tests that are made together.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+LEVEL = 0.95
+HALVINGS = 80
+TERMS = 100_000
+TINY = 1e-300
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How often an attack was right, and how often chance would be."""
+
+    hits: int
+    trials: int
+    chance: float
+
+    @property
+    def share(self) -> float:
+        """Give the share of hits; chance, where nothing was tried."""
+        return self.hits / self.trials if self.trials else self.chance
+
+    def interval(self, level: float = LEVEL) -> tuple[float, float]:
+        """Give the Clopper-Pearson interval of the share."""
+        return clopper_pearson(self.hits, self.trials, level)
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A measured mean with its standard error, and what it is without an attack."""
+
+    value: float
+    error: float
+    chance: float
+
+    def interval(self, level: float = LEVEL) -> tuple[float, float]:
+        """Give the interval of the mean, by the normal law."""
+        reach = _normal_quantile((1 + level) / 2) * self.error
+        return self.value - reach, self.value + reach
+
+
+@dataclass(frozen=True)
+class Auc(Estimate):
+    """The chance that a member's score lies above a non-member's; it has an interval even where it is 0 or 1."""
+
+    pairs: int
+    """How many pairs of a member and a non-member there are that share nobody."""
+
+    def interval(self, level: float = LEVEL) -> tuple[float, float]:
+        """Give the interval, never beyond 0 or 1."""
+        if self.error == 0 and self.value in (0.0, 1.0):
+            return clopper_pearson(int(self.value) * self.pairs, self.pairs, level)
+        low, high = super().interval(level)
+        return max(0.0, low), min(1.0, high)
+
+
+def clopper_pearson(hits: int, trials: int, level: float = LEVEL) -> tuple[float, float]:
+    """Give the exact two-sided interval of a share: both ends leave out half of what the level does."""
+    if not 0 <= hits <= trials:
+        raise ValueError(f"{hits} hits in {trials} trials")
+    tail = (1 - level) / 2
+    low = _lowest_share(hits, trials, tail)
+    return low, 1 - _lowest_share(trials - hits, trials, tail)
+
+
+def canary_epsilon(right: int, canaries: int, level: float = LEVEL) -> float:
+    """Give the lower bound on epsilon, delta 0, that so many right guesses of fair coins prove.
+
+    Under epsilon each guess is right with probability e^epsilon / (1 + e^epsilon) at most, whatever the other
+    canaries do (Steinke, Nasr and Jagielski, 2023). So the one-sided lower end of the share bounds it.
+    """
+    share = _lowest_share(right, canaries, 1 - level)
+    return math.log(share / (1 - share)) if share > 0.5 else 0.0
+
+
+def area_under_curve(members: Tensor, others: Tensor) -> Auc:
+    """Compare every member's score with every other's, ties counting half; the error is DeLong's."""
+    members, others = members.double().flatten(), others.double().flatten()
+    above = _shares_below(members, others)
+    below = _shares_below(others, members)
+    variance = sum(float(shares.var()) / len(shares) for shares in (above, below) if len(shares) > 1)
+    return Auc(float(above.mean()), math.sqrt(variance), 0.5, min(len(members), len(others)))
+
+
+def true_positives(members: Tensor, others: Tensor, false_positives: float) -> Rate:
+    """Count members above the score that at most this share of others exceeds; that score is taken as given."""
+    allowed = int(false_positives * len(others) + 1e-9)
+    threshold = others.flatten().sort(descending=True).values[min(allowed, len(others) - 1)]
+    return Rate(int((members > threshold).sum()), members.numel(), false_positives)
+
+
+def mean_estimate(values: Tensor, chance: float) -> Estimate:
+    """Give the mean of independent values."""
+    values = values.double().flatten()
+    error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else math.inf
+    return Estimate(float(values.mean()), error, chance)
+
+
+def incomplete_beta(x: float, a: float, b: float) -> float:
+    """Give the regularised incomplete beta function I_x(a, b)."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    # the continued fraction converges fast on this side of the mean only
+    if x > (a + 1) / (a + b + 2):
+        return 1 - incomplete_beta(1 - x, b, a)
+    log_front = math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    return math.exp(log_front) / (a * _beta_fraction(x, a, b))
+
+
+def _beta_fraction(x: float, a: float, b: float) -> float:
+    """Evaluate 1 + d1/(1 + d2/(1 + ...)) of the incomplete beta function by Lentz's method."""
+    value, upper, lower = 1.0, 1.0, 0.0
+    for term in range(1, TERMS):
+        half = term // 2
+        if term % 2:
+            step = -(a + half) * (a + b + half) * x / ((a + 2 * half) * (a + 2 * half + 1))
+        else:
+            step = half * (b - half) * x / ((a + 2 * half - 1) * (a + 2 * half))
+        lower = 1 / ((1 + step * lower) or TINY)
+        upper = (1 + step / upper) or TINY
+        value *= upper * lower
+        if abs(upper * lower - 1) < 1e-15:
+            break
+    return value
+
+
+def _lowest_share(hits: int, trials: int, tail: float) -> float:
+    """Give the smallest share under which so many hits or more are as likely as the tail."""
+    if hits == 0:
+        return 0.0
+    return _root(lambda share: incomplete_beta(share, hits, trials - hits + 1) - tail, 0.0, 1.0)
+
+
+def _normal_quantile(probability: float) -> float:
+    return _root(lambda at: 0.5 * math.erfc(-at / math.sqrt(2)) - probability, -40.0, 40.0)
+
+
+def _root(rising: Callable[[float], float], low: float, high: float) -> float:
+    """Halve until the place where a rising function crosses zero is found."""
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if rising(middle) < 0 else (low, middle)
+    return (low + high) / 2
+
+
+def _shares_below(scores: Tensor, others: Tensor) -> Tensor:
+    """Give, for each score, the share of others that lie below it."""
+    ranked = others.sort().values
+    left, right = torch.searchsorted(ranked, scores), torch.searchsorted(ranked, scores, right=True)
+    return (left + right).double() / (2 * len(others))
+
+
+def chance_of_rate(rate: Rate) -> float:
+    """Give the probability of so many hits or more, if each trial is a hit by chance."""
+    return 1.0 if rate.hits == 0 else incomplete_beta(rate.chance, rate.hits, rate.trials - rate.hits + 1)
+
+
+def chance_of_mean(estimate: Estimate) -> float:
+    """Give the probability of such a mean or a larger one, if its expectation is chance; by the normal law."""
+    if estimate.error == 0:
+        return 0.0 if estimate.value > estimate.chance else 1.0
+    return 0.5 * math.erfc((estimate.value - estimate.chance) / estimate.error / math.sqrt(2))
+
+
+def chance_of_ranks(hits: int, members: int, others: int, allowed: int) -> float:
+    """Give the probability that so many members or more lie above all others but the `allowed` highest ones.
+
+    If scores say nothing, members and others are in random order. Then it is that of at most `allowed` others among
+    the first hits + allowed places. Unlike a binomial tail it knows that the threshold was estimated as well.
+    """
+    if hits == 0 or others <= allowed:
+        return 1.0
+    places = hits + allowed
+    everybody = _log_comb(members + others, places)
+    return min(
+        1.0,
+        math.fsum(
+            math.exp(_log_comb(others, above) + _log_comb(members, places - above) - everybody)
+            for above in range(max(0, places - members), allowed + 1)
+        ),
+    )
+
+
+def _log_comb(total: int, chosen: int) -> float:
+    if not 0 <= chosen <= total:
+        return -math.inf
+    return math.lgamma(total + 1) - math.lgamma(chosen + 1) - math.lgamma(total - chosen + 1)

@@ -1,0 +1,165 @@
+"""What a data set is, wherever it came from.
+
+What images and labels must satisfy, whichever source they come from.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from feddig.data.mmap import Pixels, convert
+from feddig.errors import DataError
+from feddig.files import content_hash
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Images with their labels.
+
+    `pixels` is [n, channels, height, width], uint8 or float32 from 0 to 1; `labels` is int64 [n]. The pixels
+    may lie in memory-mapped files: treat them as read-only, and index them with an array of positions to
+    get an ordinary array in memory.
+    """
+
+    pixels: Pixels
+    labels: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test images of one task, with the number and the names of its classes."""
+
+    name: str
+    train: Images
+    test: Images
+    classes: int
+    class_names: tuple[str, ...]
+
+    def fingerprint(self) -> str:
+        """Name the data by its labels and a thousand of its images, so that a change is noticed cheaply."""
+        chunks = []
+        for images in (self.train, self.test):
+            places = np.unique(np.linspace(0, len(images) - 1, min(len(images), 1000)).astype(np.int64))
+            chunks += [str(images.pixels.shape).encode(), images.labels.tobytes()]
+            chunks.append(np.ascontiguousarray(images.pixels[places]).tobytes())
+        return content_hash(*chunks)
+
+
+SMALLEST_SIDE = 8
+CHANNELS = (1, 3)
+# a larger label is a serial number or a damaged file, and would ask for an impossibly large classifier
+MOST_CLASSES = 65_536
+# the number of values looked at together, so that a memory-mapped set is never loaded whole
+_VALUES_AT_ONCE = 2**22
+
+
+def check_images(pixels: np.ndarray, labels: np.ndarray, *, pixels_at: str, labels_at: str) -> Images:
+    """Bring one part of a data set into its one form, or say what is wrong with it and where."""
+    if pixels.size == 0:
+        raise DataError(f"{pixels_at}: holds no images; give at least one")
+    checked = _check_pixels(_channels_first(pixels, pixels_at), pixels_at)
+    return Images(checked, _check_labels(labels, labels_at, len(pixels), f"images in {pixels_at}"))
+
+
+def check_rows(rows: np.ndarray, labels: np.ndarray, *, rows_at: str, labels_at: str) -> Images:
+    """Bring one part of a table into the same form: a row is an image one pixel high, its columns the pixels."""
+    if rows.size == 0:
+        raise DataError(f"{rows_at}: holds no rows; give at least one, of at least one column")
+    if rows.dtype.kind != "f":
+        raise DataError(f"{rows_at}: the table holds {rows.dtype}; scale each column to floats from 0 to 1")
+    images = rows[:, np.newaxis, np.newaxis]
+    _check_range(images, rows_at, "row", "scale each column by a range agreed on in public")
+    checked = convert(images, np.dtype(np.float32))
+    return Images(checked, _check_labels(labels, labels_at, len(rows), f"rows in {rows_at}"))
+
+
+def assemble(
+    name: str, train: Images, test: Images, *, source: str, class_names: tuple[str, ...] = ()
+) -> Dataset:
+    """Put two checked parts together; without class names, the labels' numbers are the names."""
+    if train.pixels.shape[1:] != test.pixels.shape[1:]:
+        raise DataError(
+            f"{source}: training images are {_describe(train.pixels)}, "
+            f"but test images {_describe(test.pixels)}; bring both to one shape"
+        )
+    if not class_names:
+        largest = max(train.labels.max(), test.labels.max())
+        class_names = tuple(str(label) for label in range(int(largest) + 1))
+    return Dataset(name, train, test, len(class_names), class_names)
+
+
+def _describe(pixels: Pixels) -> str:
+    channels, height, width = pixels.shape[1:]
+    return f"{height} x {width} with {channels} channel{'s' if channels > 1 else ''}"
+
+
+def _channels_first(pixels: np.ndarray, place: str) -> np.ndarray:
+    """View images as [n, channels, height, width], without copying them."""
+    if pixels.ndim == 3:
+        return pixels[:, np.newaxis]
+    if pixels.ndim == 4 and pixels.shape[3] in CHANNELS:
+        return pixels.transpose(0, 3, 1, 2)
+    if pixels.ndim == 4 and pixels.shape[1] in CHANNELS:
+        return pixels
+    raise DataError(
+        f"{place}: shape {list(pixels.shape)} is not one of images; store [n, height, width], "
+        "[n, height, width, channels] or [n, channels, height, width] with 1 or 3 channels"
+    )
+
+
+def _check_pixels(pixels: np.ndarray, place: str) -> Pixels:
+    if min(pixels.shape[2:]) < SMALLEST_SIDE:
+        raise DataError(
+            f"{place}: images are {_describe(pixels)}; "
+            f"both sides must have at least {SMALLEST_SIDE} pixels, so enlarge them"
+        )
+    if pixels.dtype == np.uint8:
+        return pixels
+    if pixels.dtype.kind != "f":
+        raise DataError(f"{place}: pixels are {pixels.dtype}; store uint8, or floats from 0 to 1")
+    _check_range(pixels, place, "image", "divide by 255 or store uint8")
+    return convert(pixels, np.dtype(np.float32))
+
+
+def _check_range(pixels: np.ndarray, place: str, one: str, remedy: str) -> None:
+    step = max(1, _VALUES_AT_ONCE // pixels[0].size)
+    for start in range(0, len(pixels), step):
+        chunk = pixels[start : start + step]
+        finite = np.isfinite(chunk).all(axis=(1, 2, 3))
+        if not finite.all():
+            raise DataError(
+                f"{place}: {one} {start + int(finite.argmin())} has a value that is not a finite number; "
+                f"mend or remove that {one}"
+            )
+        inside = ((chunk >= 0) & (chunk <= 1)).all(axis=(1, 2, 3))
+        if not inside.all():
+            raise DataError(
+                f"{place}: {one} {start + int(inside.argmin())} has a value outside 0 to 1; {remedy}"
+            )
+
+
+def _check_labels(labels: np.ndarray, place: str, count: int, of_what: str) -> np.ndarray:
+    if labels.ndim != 1:
+        raise DataError(f"{place}: labels have shape {list(labels.shape)}; store one list of numbers, [n]")
+    whole = labels.dtype.kind in "iu"
+    if labels.dtype.kind == "f":
+        whole = bool((np.isfinite(labels) & (labels == np.floor(labels))).all())
+    if not whole:
+        raise DataError(
+            f"{place}: labels are {labels.dtype} and not whole numbers; number the classes from 0"
+        )
+    fitting = (labels >= 0) & (labels < MOST_CLASSES)
+    if not fitting.all():
+        first = int(fitting.argmin())
+        raise DataError(
+            f"{place}: label {first} is {labels[first]}; number the classes from 0, below {MOST_CLASSES:,}"
+        )
+    if len(labels) != count:
+        raise DataError(
+            f"{place}: {len(labels)} labels, but {count} {of_what}; give exactly one label for each"
+        )
+    # a copy, so that labels are an ordinary array even when they were memory-mapped
+    return np.array(labels, dtype=np.int64)

@@ -1,0 +1,274 @@
+"""A rehearsal: one data set dealt out to the silos' folders, exactly as an experiment in one process deals it.
+
+So the same federation can be run in one process and compared number by number.
+
+Setting a federation up: the contract, the authority, and a folder for each party, all of it or nothing.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from feddig._version import __version__
+from feddig.data.dataset import Images
+from feddig.data.mmap import choose
+from feddig.errors import FedDigError, SettingError
+from feddig.experiment.experiment import Experiment
+from feddig.experiment.setup import Layout, lay_out
+from feddig.federation.certificates import (
+    Authority,
+    read_fingerprint,
+    write_certificate,
+    write_key,
+    write_silo_key,
+)
+from feddig.federation.contract import (
+    UPDATE_LIMIT,
+    Contract,
+    Member,
+    check_address,
+    check_name,
+    named_files,
+    write_contract,
+)
+from feddig.federation.flower_1_41.app_folder import write_app
+from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFolder
+from feddig.federation.run_sheets import moderator_sheet, silo_sheet
+from feddig.federation.silo_data import write_silo_file
+from feddig.files import write_atomically
+from feddig.models.encoder import encoder_hash, load_encoder
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """The data of a rehearsal, dealt out."""
+
+    layout: Layout
+
+    @classmethod
+    def of(cls, experiment: Experiment) -> "Rehearsal":
+        """Deal out the data of an experiment."""
+        layout = lay_out(experiment)
+        for silo, share in enumerate(layout.partition.shares):
+            if not len(share.validation):
+                raise SettingError(
+                    f"data.split: leaves silo {silo} without validation images; give them a larger share"
+                )
+        return cls(layout)
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment, with nothing left open."""
+        return self.layout.experiment
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image."""
+        channels, height, width = self.layout.dataset.train.pixels.shape[1:]
+        return channels, height, width
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        return self.layout.dataset.class_names
+
+    def write_silo(self, path: Path, silo: int) -> None:
+        """Write the images of a silo, in the order in which it would train on them in one process."""
+        train, validation = self.layout.training_rows()[silo], self.layout.partition.shares[silo].validation
+        x_train, y_train = _arrays(self.layout.dataset.train, train)
+        x_test, y_test = _arrays(self.layout.dataset.train, validation)
+        np.savez(path, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+
+    def write_test_set(self, path: Path) -> None:
+        """Write the moderator's test images."""
+        test = self.layout.dataset.test
+        x_test, y_test = _arrays(test, np.arange(len(test)))
+        np.savez(path, x_test=x_test, y_test=y_test)
+
+
+def _arrays(images: Images, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return np.asarray(choose(images.pixels, rows)), images.labels[rows]
+
+
+LOCAL = ("localhost", "127.0.0.1")
+VALIDATION = 0.1
+AUTHORITY_DAYS = 3650
+"""Longer than any moderator's certificate: a new one of those needs no new file at the silos."""
+OWN_DATA, DEALT = "data", "data.npz"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a federation is to be."""
+
+    name: str
+    silos: tuple[str, ...]
+    """Their names; a silo's number is its place."""
+    experiment: Experiment
+    image_shape: tuple[int, int, int]
+    classes: tuple[str, ...]
+    hosts: tuple[str, ...] = ()
+    """Host names and addresses of the moderator, the one that silos use first; none: this machine only."""
+    port: int = 9092
+    training_deadline: float = 600.0
+    digest_deadline: float = 600.0
+    new_release: bool = False
+    update_limit: float = UPDATE_LIMIT
+    digest_limit: float | None = None
+    keys: Path | None = None
+    """Folder with the public keys that the silos made themselves, NAME.pub each; None: key pairs are made here."""
+
+    @property
+    def address(self) -> str:
+        """Where silos find the moderator."""
+        return f"{self.hosts[0] if self.hosts else LOCAL[1]}:{self.port}"
+
+
+def initialise(path: Path, plan: Plan, rehearsal: Rehearsal | None = None) -> Contract:
+    """Write everything that a federation needs; with a rehearsal, also the data of each party."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FedDigError(f"{path}: is there already; choose a new folder, so that no key is lost")
+    _check(plan, rehearsal)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # in one step at the end: half a federation would be refused by the next try, and of no use
+    with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as draft:
+        whole = FederationFolder(Path(draft) / path.name)
+        whole.path.mkdir(mode=0o700)
+        contract = _write(whole, plan, rehearsal)
+        whole.path.rename(path)
+    return contract
+
+
+def _check(plan: Plan, rehearsal: Rehearsal | None) -> None:
+    check_name("--name", plan.name)
+    for silo in plan.silos:
+        check_name("--names", silo)
+    check_address("--port", plan.address)
+    recipe = plan.experiment.recipe
+    if recipe.centralised:
+        raise SettingError(
+            "algorithm.name: centralised has all data in one place; choose one for a federation"
+        )
+    if rehearsal is not None:
+        return
+    if (
+        recipe.base == "feddyn"
+        and plan.experiment.base_algorithm().prepared(steps=1, lr=1, momentum=0)
+        != plan.experiment.base_algorithm()
+    ):
+        raise SettingError(
+            "algorithm.feddyn.alpha: follows from how much data the silos have, which nobody knows here; set it"
+        )
+    if plan.experiment.privacy.random != "system":
+        raise SettingError(
+            "privacy.random: seeded noise can be taken off by whoever knows the seed, which stands in the contract; "
+            "leave it out, or set it to system"
+        )
+
+
+def _write(whole: FederationFolder, plan: Plan, rehearsal: Rehearsal | None) -> Contract:
+    silos = whole.silos(plan.silos)
+    for folder in silos:
+        folder.released.mkdir(parents=True)
+        folder.path.chmod(0o700)
+    members = tuple(Member(silo.name, _settle_key(silo, plan.keys)) for silo in silos)
+    contract = Contract(
+        name=plan.name,
+        members=members,
+        experiment=plan.experiment,
+        image_shape=plan.image_shape,
+        classes=plan.classes,
+        encoder_hash=_encoder_hash(plan),
+        training_deadline=plan.training_deadline,
+        digest_deadline=plan.digest_deadline,
+        new_release=plan.new_release,
+        address=plan.address,
+        update_limit=plan.update_limit,
+        digest_limit=plan.digest_limit,
+    )
+    authority = Authority.create(f"authority of {plan.name}"[:64], AUTHORITY_DAYS)
+    whole.ca.mkdir(mode=0o700)
+    write_key(whole.ca_key, authority.key)
+    write_certificate(whole.ca_certificate, authority.certificate)
+    _write_agreement(whole.path, contract)
+    _write_moderator(whole.moderator, contract, authority, silos, plan.hosts)
+    for number, folder in enumerate(silos):
+        _write_silo(folder, number, contract, authority, rehearsal)
+    if rehearsal is not None:
+        rehearsal.write_test_set(whole.moderator.test_set)
+    return contract
+
+
+def _settle_key(silo: SiloFolder, keys: Path | None) -> str:
+    """Put a silo's key into its folder, and give the fingerprint: a new pair, or the public half that it sent."""
+    if keys is None:
+        return write_silo_key(silo.key)
+    sent = keys / f"{silo.name}.pub"
+    found = read_fingerprint(sent)
+    shutil.copyfile(sent, silo.public_key)
+    return found
+
+
+def _encoder_hash(plan: Plan) -> str | None:
+    if not plan.experiment.recipe.sees_features:
+        return None
+    return encoder_hash(load_encoder(plan.experiment.digest.encoder, plan.image_shape[0]))
+
+
+def _write_agreement(folder: Path, contract: Contract) -> None:
+    """Write the contract, and next to it the files that it names."""
+    files = named_files(contract.experiment)
+    if len({file.name for file in files}) < len(set(files)):
+        raise SettingError(f"two of the experiment's files are called {files[0].name}; rename one")
+    for file in files:
+        if not file.is_file():
+            raise SettingError(f"{file}: no such file, but the experiment names it")
+        shutil.copyfile(file, folder / file.name)
+    write_contract(folder / "federation.toml", contract)
+
+
+def _write_moderator(
+    folder: ModeratorFolder,
+    contract: Contract,
+    authority: Authority,
+    silos: Sequence[SiloFolder],
+    hosts: Sequence[str],
+) -> None:
+    folder.public_keys.mkdir(parents=True)
+    folder.path.chmod(0o700)
+    # this machine's own programs use the local names, whatever the silos use
+    key, certificate = authority.issue(list(dict.fromkeys([*hosts, *LOCAL])))
+    write_key(folder.key, key)
+    write_certificate(folder.certificate, certificate)
+    write_certificate(folder.ca, authority.certificate)
+    for silo in silos:
+        shutil.copyfile(silo.public_key, folder.public_key(silo.name))
+    write_app(folder.app)
+    _write_agreement(folder.path, contract)
+    write_atomically(folder.run_sheet, moderator_sheet(contract, __version__))
+
+
+def _write_silo(
+    folder: SiloFolder, number: int, contract: Contract, authority: Authority, rehearsal: Rehearsal | None
+) -> None:
+    write_certificate(folder.ca, authority.certificate)
+    if rehearsal is not None:
+        rehearsal.write_silo(folder.path / DEALT, number)
+    write_silo_file(
+        folder.silo_file,
+        silo=number,
+        name=folder.name,
+        data=OWN_DATA if rehearsal is None else DEALT,
+        validation=VALIDATION if rehearsal is None else None,
+    )
+    _write_agreement(folder.path, contract)
+    write_atomically(folder.run_sheet, silo_sheet(contract, number, folder, __version__))
+
+
+def planned(experiment: Experiment, silos: Sequence[str]) -> Experiment:
+    """Fit an experiment to so many silos, with nothing left open."""
+    return replace(experiment, data=replace(experiment.data, silos=len(silos))).resolved()

@@ -1,0 +1,278 @@
+"""What releases cost a record together, and whether a budget covers it.
+
+How a ledger is written down: an entry is a line of JSON that carries its own hash and that of the line before.
+
+The hash is SHA-256 over the line's canonical JSON (keys in order, no spaces) without the key `hash`. A line that is
+not canonical is no entry, so that the same entry cannot be spelt in two ways.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from feddig.errors import BudgetError
+from feddig.files import FORMAT_VERSION
+from feddig.privacy.accounting import Composed, Promise, compose
+
+ROUNDING = 1e-12
+"""The share by which a cost may exceed its budget: three times 0.1 is more than 0.3 to a computer."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The most that a record may be charged; None is no limit."""
+
+    epsilon: float | None = None
+    delta: float | None = None
+
+    @property
+    def is_set(self) -> bool:
+        """Whether there is any limit."""
+        return self.epsilon is not None or self.delta is not None
+
+    def covers(self, cost: Composed) -> bool:
+        """Check a cost; an infinite one is covered only where there is no limit at all."""
+        if not self.is_set:
+            return True
+        limits = ((cost.epsilon, self.epsilon), (cost.delta, self.delta))
+        within = all(limit is None or value <= limit * (1 + ROUNDING) for value, limit in limits)
+        return within and math.isfinite(cost.epsilon)
+
+
+def charge(promises: Sequence[Promise], budget: Budget) -> Composed:
+    """Say what these releases cost a record together: what the budget covers, if they can be told so.
+
+    Gaussian noise has an epsilon for every delta. Their deltas are added up unless the budget does not cover that; then
+    the budget's own delta is taken, with the epsilon that belongs to it.
+    """
+    if len({promise.adjacency for promise in promises}) > 1:
+        # under replace-one a release that was made for same-label promises nothing, for it tells the labels
+        return Composed(math.inf, math.fsum(promise.delta for promise in promises), ())
+    added = compose(promises)
+    gaussian = all(promise.mechanism == "discrete-gaussian" for promise in promises)
+    if promises and gaussian and budget.delta and not budget.covers(added):
+        exchanged = compose(promises, delta=budget.delta)
+        return exchanged if budget.covers(exchanged) else added
+    return added
+
+
+def check_budget(place: str, spent: Sequence[Promise], coming: Promise, budget: Budget) -> Composed:
+    """Give what a record is charged after one more release; refuse that release if the budget does not cover it."""
+    after = charge([*spent, coming], budget)
+    if budget.covers(after):
+        return after
+    before = charge(spent, budget)
+    raise BudgetError(
+        f"{place}: not released, because a record would then be charged {_said(after)} in all and its budget is "
+        f"{_limits(budget)}; {_said(before)} is spent, {_left(before, budget)} is left; "
+        + _remedy(spent, coming)
+    )
+
+
+def _remedy(spent: Sequence[Promise], coming: Promise) -> str:
+    if math.isinf(coming.epsilon):
+        return (
+            f"no budget covers {coming.mechanism}, whose record epsilon is infinite: choose another "
+            "privacy.mechanism or leave privacy.budget_epsilon and privacy.budget_delta out"
+        )
+    if any(math.isinf(promise.epsilon) for promise in spent):
+        return "an earlier release promised a record nothing, and no later one can mend that"
+    if any(promise.adjacency != coming.adjacency for promise in spent):
+        return (
+            "earlier releases were made under another privacy.adjacency, and together with them this one promises a "
+            "record nothing: keep to one adjacency"
+        )
+    return (
+        "send the digest that was released before, which costs nothing (`feddig ledger resend`), lower "
+        "privacy.epsilon or privacy.delta, or raise privacy.budget_epsilon or privacy.budget_delta"
+    )
+
+
+def _said(cost: Composed) -> str:
+    return f"epsilon {_number(cost.epsilon)} and delta {_number(cost.delta)}"
+
+
+def _limits(budget: Budget) -> str:
+    named = (("epsilon", budget.epsilon), ("delta", budget.delta))
+    return " and ".join(f"{name} {_number(limit)}" for name, limit in named if limit is not None)
+
+
+def _left(spent: Composed, budget: Budget) -> str:
+    named = (("epsilon", budget.epsilon, spent.epsilon), ("delta", budget.delta, spent.delta))
+    return " and ".join(
+        f"{name} {_number(max(0.0, limit - used))}" for name, limit, used in named if limit is not None
+    )
+
+
+def _spell(value: float) -> str:
+    return "infinite" if math.isinf(value) else f"{value:.6g}"
+
+
+GENESIS = "0" * 64
+"""Stands for the hash of an entry before the first."""
+
+RELEASE, RESEND = "release", "resend"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One release: what, when, to whom, at what cost."""
+
+    number: int
+    """1, 2, 3 and on."""
+    time: str
+    """UTC, ISO 8601."""
+    kind: str
+    """`release`, which is charged, or `resend` of bytes that were released before, which is not."""
+    recipient: str
+    digest: str
+    """The digest's hash."""
+    promise: Promise
+    """What the digest promises a record; without assumptions when it was read from a file."""
+    composed_epsilon: float
+    """What all releases up to this one cost a record together."""
+    composed_delta: float
+    previous: str
+    """The hash of the entry before."""
+
+    @cached_property
+    def hash(self) -> str:
+        """Name this entry, and through `previous` all entries before it."""
+        return hashlib.sha256(_canonical(self._content())).hexdigest()
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """Give all that stands on the line."""
+        return {**self._content(), "hash": self.hash}
+
+    @property
+    def line(self) -> bytes:
+        """Write the entry down."""
+        return _canonical(self.record) + b"\n"
+
+    def _content(self) -> dict[str, Any]:
+        promise = self.promise
+        return {
+            "format_version": FORMAT_VERSION,
+            "number": self.number,
+            "time": self.time,
+            "kind": self.kind,
+            "recipient": self.recipient,
+            "digest": self.digest,
+            "mechanism": promise.mechanism,
+            "adjacency": promise.adjacency,
+            "record_epsilon": _spelt(promise.epsilon),
+            "record_epsilon_if_bound_public": _spelt(promise.epsilon_if_bound_public),
+            "record_delta": _spelt(promise.delta),
+            "label_epsilon": _spelt(promise.label_epsilon),
+            "sensitivity": _spelt(promise.sensitivity),
+            "sensitivity_norm": promise.norm,
+            "noise_scale": _spelt(promise.noise_scale),
+            "unit": promise.unit,
+            # of an entry that was made before this was noted, it is not known
+            **({"random": promise.random} if promise.random else {}),
+            "composed_epsilon": _spelt(self.composed_epsilon),
+            "composed_delta": _spelt(self.composed_delta),
+            "previous": self.previous,
+        }
+
+
+@dataclass(frozen=True)
+class Head:
+    """How far a ledger goes: how many entries it has, and the last one's hash."""
+
+    count: int = 0
+    hash: str = GENESIS
+    coming: str | None = None
+    """The hash of the entry that is just being appended; None when none is."""
+
+    @property
+    def text(self) -> str:
+        """Write the head down."""
+        return json.dumps({"format_version": FORMAT_VERSION, **vars(self)}, indent=2) + "\n"
+
+
+def read_entry(line: bytes) -> Entry:
+    """Read a line, without its end, back; ValueError says in a few words what is wrong with it."""
+    found = _table(line)
+    try:
+        entry = Entry(
+            number=int(found["number"]),
+            time=str(found["time"]),
+            kind=str(found["kind"]),
+            recipient=str(found["recipient"]),
+            digest=str(found["digest"]),
+            promise=_promise(found),
+            composed_epsilon=_number(found["composed_epsilon"]),
+            composed_delta=_number(found["composed_delta"]),
+            previous=str(found["previous"]),
+        )
+    except KeyError as error:
+        raise ValueError(f"it has no {error.args[0]}") from None
+    except (TypeError, OverflowError):
+        raise ValueError("a value is of the wrong kind") from None
+    if entry.kind not in (RELEASE, RESEND):
+        raise ValueError(f"it is neither a {RELEASE} nor a {RESEND}")
+    if found.get("hash") != entry.hash or line + b"\n" != entry.line:
+        raise ValueError("its content does not match its hash")
+    return entry
+
+
+def read_head(text: bytes) -> Head:
+    """Read a head back; ValueError says in a few words what is wrong with it."""
+    found = _table(text)
+    count, last, coming = found.get("count"), found.get("hash"), found.get("coming")
+    if type(count) is not int or count < 0 or not isinstance(last, str) or not isinstance(coming, str | None):
+        raise ValueError("it does not say how far the ledger goes")
+    return Head(count, last, coming)
+
+
+def _table(text: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("it is not JSON") from None
+    if not isinstance(found, dict):
+        raise ValueError("it is not a table of names and values")
+    if found.get("format_version") != FORMAT_VERSION:
+        raise ValueError(
+            f"format_version {found.get('format_version')}, but this FedDig reads {FORMAT_VERSION}"
+        )
+    return found
+
+
+def _promise(found: dict[str, Any]) -> Promise:
+    return Promise(
+        mechanism=str(found["mechanism"]),
+        adjacency=str(found["adjacency"]),
+        epsilon=_number(found["record_epsilon"]),
+        delta=_number(found["record_delta"]),
+        epsilon_if_bound_public=_number(found["record_epsilon_if_bound_public"]),
+        sensitivity=_number(found["sensitivity"]),
+        norm=str(found["sensitivity_norm"]),
+        noise_scale=_number(found["noise_scale"]),
+        unit=str(found["unit"]),
+        assumptions=(),
+        label_epsilon=_number(found["label_epsilon"]),
+        random=str(found.get("random", "")),
+    )
+
+
+def _canonical(content: dict[str, Any]) -> bytes:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+
+
+def _spelt(value: float) -> float | str:
+    """Spell infinity as a word, because JSON has no number for it."""
+    return "inf" if value == math.inf else float(value)
+
+
+def _number(value: Any) -> float:
+    number = float(value)
+    if not number >= 0:
+        raise ValueError("a figure is below zero or not a number")
+    return number

@@ -1,0 +1,293 @@
+"""log.txt of a run: what happened while it lasted, and the lock by which one process alone works on it.
+
+A run's results folder: written as the run goes, so that a kill at any moment loses nothing.
+"""
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from feddig.digest.digest import Digest, read_digest, write_digest
+from feddig.errors import FedDigError, FileFormatError
+from feddig.experiment.experiment import Experiment
+from feddig.experiment.toml import read_experiment, write_experiment
+from feddig.files import (
+    FORMAT_VERSION,
+    STARTING,
+    check_version,
+    read_tensors,
+    write_atomically,
+    write_tensors,
+)
+
+try:
+    import fcntl
+except ImportError:
+    fcntl = None  # type: ignore[assignment]
+
+log = logging.getLogger("feddig")
+
+LOCK_SECONDS = 0.05
+LOOK_SECONDS = 0.3
+"""Whoever watches a run holds its lock for an instant, to see whether it is taken: so much patience it always has."""
+
+
+@contextmanager
+def open_log(folder: Path, patience: float = 0.0) -> Iterator[None]:
+    """Copy the log into a results folder's log.txt while a run lasts.
+
+    Where another process is at work there, wait so many seconds for it to end.
+    """
+    handler = logging.FileHandler(folder / "log.txt", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    level, propagate = log.level, log.propagate
+    if not log.isEnabledFor(logging.INFO):
+        # the file wants what the user's own handlers were not set up for
+        log.setLevel(logging.INFO)
+        log.propagate = False
+    log.addHandler(handler)
+    try:
+        _lock(handler, folder, time.monotonic() + max(patience, LOOK_SECONDS))
+        log.info("log, format_version %d", FORMAT_VERSION)
+        yield
+    except (FedDigError, KeyboardInterrupt) as error:
+        # no louder: the caller tells the user, this tells whoever reads the file
+        log.info("stopped: %s", str(error) or "interrupted")
+        raise
+    finally:
+        log.removeHandler(handler)
+        handler.close()
+        log.setLevel(level)
+        log.propagate = propagate
+
+
+def _lock(handler: logging.FileHandler, folder: Path, until: float) -> None:
+    """Hold the folder for this process alone; the system lets go of it however the process ends."""
+    if fcntl is None or handler.stream is None:
+        return  # Windows: the user must take care
+    while True:
+        try:
+            fcntl.flock(handler.stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() >= until:
+                raise FedDigError(
+                    f"{folder}: another process is at work on this run; wait for it to end"
+                ) from None
+        time.sleep(LOCK_SECONDS)
+
+
+TIMES = ("seconds", "seconds_silos", "seconds_recall", "seconds_joint", "seconds_preparing")
+"""The fields of a metrics row that differ between two runs of the same seed."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The last finished round."""
+
+    rounds: int
+    """How many rounds are done."""
+    state: dict[str, Tensor]
+    digests: dict[int, Digest]
+    inputs: Mapping[str, str]
+    """What the run is made from, by hash."""
+
+
+class ResultsFolder:
+    """The files of one run. A round is done once its checkpoint is in place; later rows are rewound."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def started(self) -> bool:
+        """Whether a run was begun here."""
+        return (self.path / "experiment.toml").exists()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the run here is complete: its summary is written last."""
+        return (self.path / "summary.json").exists()
+
+    def claim(self) -> None:
+        """Make the folder for a new run; one that holds anything else than a cut-off start is left alone."""
+        if self.started:
+            raise FedDigError(
+                f"{self.path}: holds a run already; continue it with --resume, or choose another --out"
+            )
+        mark = self.path / STARTING
+        if self.path.exists() and not mark.exists():
+            entries = sorted(self.path.iterdir()) if self.path.is_dir() else [self.path]
+            if entries:
+                raise FedDigError(
+                    f"{self.path}: holds {entries[0].name!r}, which is not ours; choose another --out"
+                )
+        self.path.mkdir(parents=True, exist_ok=True)
+        mark.touch()
+        for entry in self.path.iterdir():  # left by a start that was killed: nothing was trained yet
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry != mark:
+                entry.unlink()
+
+    def write_setting(self, experiment: Experiment, partition: str | None, availability: str) -> None:
+        """Write what the run is made of; the experiment goes last, as the sign that the others are there.
+
+        Where every silo has data of its own there is no partition.
+        """
+        if partition is not None:
+            write_atomically(self.path / "partition.csv", partition)
+        self.write_availability(availability)
+        write_atomically(self.path / "experiment.toml", write_experiment(experiment))
+        (self.path / STARTING).unlink(missing_ok=True)
+
+    def write_availability(self, table: str) -> None:
+        """Write who is there in each round; in a federation that is known only afterwards."""
+        write_atomically(self.path / "availability.csv", table)
+
+    def check_setting(self, partition: str, availability: str) -> None:
+        """On resuming, check that data and absence still come out as they did."""
+        for name, text in (("partition.csv", partition), ("availability.csv", availability)):
+            if (self.path / name).read_text(encoding="utf-8") != text:
+                raise FileFormatError(
+                    f"{self.path / name}: differs from what experiment.toml gives now; the data or the file was changed"
+                )
+
+    def experiment(self) -> Experiment:
+        """Read the resolved experiment back."""
+        if not self.started:
+            raise FileFormatError(
+                f"{self.path}: holds no experiment.toml, so there is nothing to resume here"
+            )
+        return read_experiment(self.path / "experiment.toml")
+
+    def digest_path(self, silo: int) -> Path:
+        """Say where a silo's digest lies."""
+        return self.path / "digests" / f"silo-{silo}.safetensors"
+
+    def keep_digest(self, digest: Digest) -> None:
+        """Write a digest when it arrives."""
+        write_digest(self.digest_path(digest.silo), digest)
+
+    def kept_digest(self, silo: int) -> Digest | None:
+        """Read a digest that arrived before, if it did: fresh noise would be a second release."""
+        path = self.digest_path(silo)
+        return read_digest(path) if path.exists() else None
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """Add a round's row to metrics.jsonl."""
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"format_version": FORMAT_VERSION, **row}) + "\n")
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Read the rows of the rounds so far."""
+        return self._rows(self._lines())
+
+    def _lines(self) -> list[bytes]:
+        path = self.path / "metrics.jsonl"
+        return path.read_bytes().splitlines() if path.exists() else []
+
+    def _rows(self, lines: list[bytes]) -> list[dict[str, Any]]:
+        rows = []
+        for number, line in enumerate(lines):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                row = None
+            if not isinstance(row, dict):
+                raise FileFormatError(f"{self.path / 'metrics.jsonl'}: line {number + 1} is damaged")
+            check_version(self.path / "metrics.jsonl", row.get("format_version"))
+            rows.append(row)
+        return rows
+
+    def rewind(self, rounds: int) -> None:
+        """Drop rows past the checkpoint: those of a round that was cut off before it was done."""
+        path = self.path / "metrics.jsonl"
+        lines = self._lines()[:rounds]
+        rows = self._rows(lines)
+        if [row.get("round") for row in rows] != list(range(rounds)):
+            raise FileFormatError(f"{path}: lacks rows of the {rounds} rounds that the checkpoint has done")
+        kept = b"".join(line + b"\n" for line in lines)
+        if kept != (path.read_bytes() if path.exists() else None):
+            write_atomically(path, kept)
+
+    @property
+    def checkpoint_path(self) -> Path:
+        """Say where the checkpoint lies."""
+        return self.path / "checkpoint" / "state.safetensors"
+
+    def write_checkpoint(
+        self,
+        rounds: int,
+        state: Mapping[str, Tensor],
+        digests: Mapping[int, Digest],
+        inputs: Mapping[str, str],
+    ) -> None:
+        """Put the state after so many rounds in place of the last one; digests are referred to by hash."""
+        hashes = {str(silo): digest.hash for silo, digest in sorted(digests.items())}
+        arrays = {name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
+        facts = {"rounds": str(rounds), "digests": json.dumps(hashes), "inputs": json.dumps(inputs)}
+        write_tensors(self.checkpoint_path, "checkpoint", arrays, facts)
+
+    def read_checkpoint(self, *, new_releases: bool = False) -> Checkpoint | None:
+        """Read the last finished round with its digests, or newer ones if that is allowed; None before the first."""
+        if not self.checkpoint_path.exists():
+            return None
+        arrays, facts = read_tensors(self.checkpoint_path, "checkpoint")
+        digests = {}
+        for silo, wanted in json.loads(facts["digests"]).items():
+            path = self.digest_path(int(silo))
+            digests[int(silo)] = read_digest(path)
+            if digests[int(silo)].hash != wanted and not new_releases:
+                raise FileFormatError(f"{path}: not the digest that the checkpoint refers to")
+        state = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return Checkpoint(int(facts["rounds"]), state, digests, json.loads(facts["inputs"]))
+
+    def clear_parts(self) -> None:
+        """Remove the parts of files that were being written when a process was killed."""
+        for part in self.path.rglob(".*.part"):
+            part.unlink()
+        (self.path / STARTING).unlink(missing_ok=True)
+
+    def write_model(self, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
+        """Write model.safetensors or guidance.safetensors, named as the module's state dict is."""
+        arrays = {key: tensor.numpy() for key, tensor in tensors.items()}
+        write_tensors(self.path / f"{name}.safetensors", name, arrays, facts)
+
+    def write_summary(self, summary: Mapping[str, Any]) -> None:
+        """Write summary.json, which marks the run as finished."""
+        write_atomically(self.path / "summary.json", json.dumps(summary, indent=2) + "\n")
+
+    def summary(self) -> dict[str, Any]:
+        """Read summary.json."""
+        path = self.path / "summary.json"
+        try:
+            summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, json.JSONDecodeError) as error:
+            raise FileFormatError(f"{path}: cannot be read ({error})") from None
+        check_version(path, summary.get("format_version"))
+        return summary
+
+    def check_space(self, needed: int) -> None:
+        """Refuse to start a run that the disk cannot hold."""
+        folder = next(
+            parent for parent in (self.path.absolute(), *self.path.absolute().parents) if parent.exists()
+        )
+        free = shutil.disk_usage(folder).free
+        if free < needed:
+            raise FedDigError(
+                f"{self.path}: the run needs about {needed / 1e6:,.0f} MB, but {free / 1e6:,.0f} MB are free; "
+                "free some space or choose another --out"
+            )
