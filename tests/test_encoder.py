@@ -29,7 +29,7 @@ from feddig.models.train_encoder import (
 )
 from feddig.seeds import torch_stream
 
-SHIPPED_FOLDER = Path(encoder_file.__file__).parent.parent / "encoders"
+SHIPPED_FOLDER = Path(encoder_file.__file__).parent / "encoders"
 
 
 def test_it_is_as_small_as_in_the_paper() -> None:

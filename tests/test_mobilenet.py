@@ -424,7 +424,7 @@ def test_loading_leaves_the_random_stream_alone(tmp_path: Path, torchvision_file
 
 
 def test_files_from_before_there_was_a_choice_stay_readable(tmp_path: Path) -> None:
-    shipped = Path(encoder_file.__file__).parent.parent / "encoders" / "colour.safetensors"
+    shipped = Path(encoder_file.__file__).parent / "encoders" / "colour.safetensors"
     assert "network" not in read_tensors(shipped, "encoder")[1]
     assert isinstance(load_encoder(str(shipped), 3), ConvEncoder)
     save_encoder(tmp_path / "new.safetensors", ConvEncoder(3), {})

@@ -93,18 +93,18 @@ def _remedy(spent: Sequence[Promise], coming: Promise) -> str:
 
 
 def _said(cost: Composed) -> str:
-    return f"epsilon {_number(cost.epsilon)} and delta {_number(cost.delta)}"
+    return f"epsilon {_spell(cost.epsilon)} and delta {_spell(cost.delta)}"
 
 
 def _limits(budget: Budget) -> str:
     named = (("epsilon", budget.epsilon), ("delta", budget.delta))
-    return " and ".join(f"{name} {_number(limit)}" for name, limit in named if limit is not None)
+    return " and ".join(f"{name} {_spell(limit)}" for name, limit in named if limit is not None)
 
 
 def _left(spent: Composed, budget: Budget) -> str:
     named = (("epsilon", budget.epsilon, spent.epsilon), ("delta", budget.delta, spent.delta))
     return " and ".join(
-        f"{name} {_number(max(0.0, limit - used))}" for name, limit, used in named if limit is not None
+        f"{name} {_spell(max(0.0, limit - used))}" for name, limit, used in named if limit is not None
     )
 
 

@@ -243,7 +243,7 @@ def audit_page(report: Mapping[str, Any], pictures: Mapping[str, bytes]) -> str:
     main = (
         f'<section class="scenario"><p class="eyebrow">Audit of the digests of silo {escape(silo)}</p>'
         f'<h1 class="{colour_of(light)}">{_title(light, checks)}</h1><p class="lede">{escape(report["meaning"])}</p>'
-        f"{warning}<p>Attacked: {escape(report['attacked'])}. {FIGURES}</p>{_overview(checks)}</section>"
+        f"{warning}<p>Attacked: {escape(report['attacked'])}. {NOT_COVERED}</p>{_overview(checks)}</section>"
         + "".join(_section(check, _picture_of(check["name"], report, pictures)) for check in checks)
         + _bound(report)
         + _repeat(report)
