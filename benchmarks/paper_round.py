@@ -3,7 +3,7 @@
     python benchmarks/paper_round.py --out benchmarks/results/paper_round.json
 
 Images are generated, so that no data set is needed; speed does not depend on what they show. The same round is
-also trained by the ordinary eager loop (one lane, torch's own kernels and number formats, nothing recorded).
+also trained by the ordinary eager loop (one worker, torch's own kernels and number formats, nothing recorded).
 """
 
 import argparse
@@ -27,7 +27,7 @@ from feddig.core.recipe import read_recipe
 from feddig.core.samples import ImageSource, RawSamples
 from feddig.core.silo import Silo
 from feddig.core.training import RoundResult, run_rounds
-from feddig.core.workers import Lane, Lanes, build_lanes
+from feddig.core.workers import Worker, WorkerPool, build_workers
 from feddig.data.dataset import Images
 from feddig.experiment.setup import choose_device, choose_precision, describe_device, prepare_device
 from feddig.gpu.fused import use_kernels
@@ -104,9 +104,9 @@ class Federation:
         bf16 = precision == "bf16"
         if case.eager:
             use_kernels(False)
-            lanes = Lanes([Lane(network)])
+            workers = WorkerPool([Worker(network)])
         else:
-            lanes = build_lanes(network, bf16=bf16, record=device.type == "cuda")
+            workers = build_workers(network, bf16=bf16, record=device.type == "cuda")
         guidance = None
         if code is not None:
             guidance = FlatNetwork(build_guidance("deconvolution", code, SHAPE), device, bf16=bf16)
@@ -116,7 +116,7 @@ class Federation:
             for index, rows in enumerate(cut(len(images), shares))
         ]
         self.moderator = Moderator(
-            silos=len(shares), algorithm=base, lanes=lanes, guidance_producer=guidance, training=training,
+            silos=len(shares), algorithm=base, workers=workers, guidance_producer=guidance, training=training,
             settings=ModeratorSettings(), weighting="equal", seed=0,
         )  # fmt: skip
         present = np.ones((len(shares), rounds), dtype=bool)
@@ -131,7 +131,7 @@ class Federation:
             )
             return replace(digest, features=features, labels=labels)
 
-        engine = InProcessEngine(self.silos, Absence(present), lanes, digest_of)
+        engine = InProcessEngine(self.silos, Absence(present), workers, digest_of)
         self._rounds: Iterator[RoundResult] = run_rounds(self.moderator, engine, recipe, range(rounds))
 
     def time_round(self) -> tuple[float, RoundResult]:

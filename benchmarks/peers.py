@@ -61,7 +61,7 @@ from feddig.core.recipe import read_recipe
 from feddig.core.samples import ImageSource, RawSamples
 from feddig.core.silo import Silo
 from feddig.core.training import run_rounds
-from feddig.core.workers import build_lanes
+from feddig.core.workers import build_workers
 from feddig.data.dataset import Images
 from feddig.digest.digest import Digest
 from feddig.experiment.setup import describe_device
@@ -110,7 +110,7 @@ class FedDig:
         classifier = build_classifier("size-matched", SHAPE, CLASSES, None)
         load(classifier, work.initial)
         self._network = FlatNetwork(classifier, device)
-        lanes = build_lanes(self._network, bf16=False, record=False)
+        workers = build_workers(self._network, bf16=False, record=False)
         base, recipe = BASES["fedavg"](), read_recipe("fedavg")
         training = TrainingSettings(
             rounds=work.rounds, batch=BATCH, lr=LEARNING_RATE, momentum=MOMENTUM, precision="fp32"
@@ -122,11 +122,11 @@ class FedDig:
             Silo(index, RawSamples(source, rows), base, training, SEED) for index, rows in enumerate(every)
         ]
         self._moderator = Moderator(
-            silos=SILOS, algorithm=base, lanes=lanes, guidance_producer=None, training=training,
+            silos=SILOS, algorithm=base, workers=workers, guidance_producer=None, training=training,
             settings=ModeratorSettings(), weighting="equal", seed=SEED,
         )  # fmt: skip
         everybody = Absence(np.ones((SILOS, work.rounds), dtype=bool))
-        engine = InProcessEngine(silos, everybody, lanes, _no_digest)
+        engine = InProcessEngine(silos, everybody, workers, _no_digest)
         self._rounds = run_rounds(self._moderator, engine, recipe, range(work.rounds))
 
     def train_round(self) -> None:

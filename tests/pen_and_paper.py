@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from feddig.core.algorithms import Algorithm, FedAvg, Memory, Round
 from feddig.core.messages import Reply, Request
 from feddig.core.moderator import Moderator
-from feddig.core.workers import Lane, Lanes
+from feddig.core.workers import Worker, WorkerPool
 from feddig.digest.digest import Digest
 from feddig.models.flat import FlatNetwork
 from feddig.settings import ModeratorSettings, TrainingSettings
@@ -104,7 +104,7 @@ def paper_moderator(
     moderator = Moderator(
         silos=silos,
         algorithm=algorithm or FedAvg(),
-        lanes=Lanes([Lane(FlatNetwork(Wish(weight)))]),
+        workers=WorkerPool([Worker(FlatNetwork(Wish(weight)))]),
         guidance_producer=FlatNetwork(Scale()),
         training=training,
         settings=settings or ModeratorSettings(),

@@ -1,4 +1,4 @@
-"""On a GPU: our kernels against torch's, recorded steps against plain ones, lanes side by side."""
+"""On a GPU: our kernels against torch's, recorded steps against plain ones, workers side by side."""
 
 import copy
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from feddig.core.cuda_graphs import RecordedStep, Recorder
 from feddig.core.local import Effort, Trained, train_locally
 from feddig.core.samples import DigestSource, ImageSource, RawSamples, Samples
 from feddig.core.step import Trainee
-from feddig.core.workers import Lane, Lanes
+from feddig.core.workers import Worker, WorkerPool
 from feddig.data.dataset import Images
 from feddig.digest.digest import Digest
 from feddig.experiment.setup import prepare_device
@@ -277,17 +277,17 @@ def test_lanes_side_by_side_give_what_one_lane_gives() -> None:
     start = classifier().weights()
 
     def updates(count: int) -> list[Tensor]:
-        lanes = Lanes([Lane(classifier(), Recorder(), torch.cuda.Stream()) for _ in range(count)])
+        workers = WorkerPool([Worker(classifier(), Recorder(), torch.cuda.Stream()) for _ in range(count)])
 
-        def job(silo: int, lane: Lane) -> Tensor:
-            lane.network.load(start)
+        def job(silo: int, worker: Worker) -> Tensor:
+            worker.network.load(start)
             train_locally(
-                Trainee(lane.network, training.lr), RawSamples(source, np.arange(silo, 700, 8)), training,
-                effort=Effort(3), stream=(0, "test", silo), recorder=lane.recorder, who="test",
+                Trainee(worker.network, training.lr), RawSamples(source, np.arange(silo, 700, 8)), training,
+                effort=Effort(3), stream=(0, "test", silo), recorder=worker.recorder, who="test",
             )  # fmt: skip
-            return lane.network.vector - start
+            return worker.network.vector - start
 
-        jobs = [lanes.submit(lambda lane, silo=silo: job(silo, lane)) for silo in range(8)]  # type: ignore[misc]
+        jobs = [workers.submit(lambda worker, silo=silo: job(silo, worker)) for silo in range(8)]  # type: ignore[misc]
         return [future.result().result for future in jobs]
 
     for alone, beside in zip(updates(1), updates(4), strict=True):

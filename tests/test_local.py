@@ -17,7 +17,7 @@ from feddig.core.messages import Request
 from feddig.core.samples import DigestSource, ImageSource, RawSamples, Samples, Source
 from feddig.core.silo import Silo
 from feddig.core.step import Trainee
-from feddig.core.workers import Lane
+from feddig.core.workers import Worker
 from feddig.data.dataset import Images
 from feddig.digest.digest import Digest
 from feddig.errors import DivergenceError, SettingError
@@ -411,13 +411,13 @@ def raw_samples(count: int = 20) -> RawSamples:
     return RawSamples(source, np.arange(count))
 
 
-def lane() -> Lane:
-    return Lane(FlatNetwork(seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 4)))))
+def worker() -> Worker:
+    return Worker(FlatNetwork(seeded(lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 4)))))
 
 
 def test_a_silo_replies_with_its_update_steps_and_samples() -> None:
     """Twenty samples in batches of 8, twice: six steps, from the weights it was sent."""
-    own, weights = lane(), torch.linspace(-1, 1, 260)
+    own, weights = worker(), torch.linspace(-1, 1, 260)
     reply = silo_with(raw_samples()).train(Request(2, 7, weights, {}), own)
     assert (reply.silo, reply.round, reply.steps, reply.samples) == (2, 7, 6, 20)
     assert torch.equal(reply.update, own.network.vector - weights)
@@ -428,7 +428,7 @@ def test_a_silo_replies_with_its_update_steps_and_samples() -> None:
 def test_a_silos_batch_order_is_its_own_in_every_round() -> None:
     def update(silo: int, round: int) -> Tensor:
         request = Request(silo, round, torch.zeros(260), {})
-        return silo_with(raw_samples(), index=silo).train(request, lane()).update
+        return silo_with(raw_samples(), index=silo).train(request, worker()).update
 
     assert torch.equal(update(2, 7), update(2, 7))
     assert not torch.equal(update(2, 7), update(2, 8))
@@ -441,7 +441,7 @@ def test_a_silo_corrects_with_the_state_it_was_sent() -> None:
 
     def update(dual: float) -> Tensor:
         request = Request(2, 7, torch.zeros(260), {"dual": torch.full((260,), dual)})
-        return silo_with(raw_samples(), algorithm).train(request, lane()).update
+        return silo_with(raw_samples(), algorithm).train(request, worker()).update
 
     difference = update(1e4) - update(0.0)
     assert difference.mean().item() == pytest.approx(-6 * 0.1 * 1e-2, rel=0.05)
@@ -450,7 +450,7 @@ def test_a_silo_corrects_with_the_state_it_was_sent() -> None:
 def test_a_silo_that_diverges_says_who_and_when() -> None:
     request = Request(2, 7, torch.full((260,), float("inf")), {})
     with pytest.raises(DivergenceError, match=r"^silo 2, round 7: "):
-        silo_with(raw_samples()).train(request, lane())
+        silo_with(raw_samples()).train(request, worker())
 
 
 # --- the network as one vector

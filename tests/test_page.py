@@ -25,7 +25,7 @@ from feddig.report.page_data import as_json_block, stretches
 from feddig.report.read_run import read_runs
 from feddig.report.repeating import repeat_all, spell_toml
 from feddig.report.run_files import read_classes
-from feddig.runs.outcome import write_class_facts
+from feddig.runs.pictures import write_class_facts
 from report_folders import write_folder, write_grid
 
 LEAVING = ["1100", "1111"]

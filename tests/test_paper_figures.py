@@ -382,7 +382,7 @@ def test_raw_images_are_the_data_sets_own_test_images_with_their_features(tmp_pa
     torch = pytest.importorskip("torch")
     from feddig import load_dataset
     from feddig.models.encoder import load_encoder
-    from feddig.runs.build import load_samples
+    from feddig.runs.pictures import load_samples
 
     write_run(tmp_path / "run", 70.0)
     raw = load_samples(tmp_path / "run", 12)

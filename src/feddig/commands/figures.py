@@ -53,7 +53,7 @@ def figures_command(
 
 def _samples(data_dir: Path | None, run: "Run", count: int) -> "ShownSamples":
     """Take raw images of a run's data; torch, which encodes them, is loaded for this figure alone."""
-    from feddig.runs.build import load_samples
+    from feddig.runs.pictures import load_samples
 
     return load_samples(run.path, count, data_dir)
 

@@ -32,13 +32,13 @@ LARGEST_ERROR_OF_COMPANIONS = 0.9
 torch's gradients were 18 to 50 % off from exact ones, ours 24 to 50 %. A gradient that is wrong altogether is off by
 100 % or more."""
 MOST_KEPT = 6
-"""Recordings a lane keeps; digests that arrive later make a new source, and the oldest recording goes."""
+"""Recordings a worker keeps; digests that arrive later make a new source, and the oldest recording goes."""
 
 _one_at_a_time = threading.Lock()
 
 
 class Recorder:
-    """A lane's recorded steps."""
+    """A worker's recorded steps."""
 
     def __init__(self) -> None:
         self._steps: dict[tuple[object, ...], Step] = {}
@@ -159,7 +159,7 @@ class RecordedStep(Step):
                 self._take_next()
             torch.cuda.synchronize()
             stream = torch.cuda.current_stream()
-            # other lanes go on replaying meanwhile, which a recording of the strictest mode would forbid
+            # other workers go on replaying meanwhile, which a recording of the strictest mode would forbid
             with torch.cuda.graph(self._graph, pool=memory, stream=stream, capture_error_mode="thread_local"):
                 self._take_next()
 

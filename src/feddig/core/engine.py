@@ -10,7 +10,7 @@ from typing import Protocol
 from feddig.core.absence import Absence
 from feddig.core.messages import Reply, Request
 from feddig.core.silo import Silo
-from feddig.core.workers import Lane, Lanes
+from feddig.core.workers import Worker, WorkerPool
 from feddig.digest.digest import Digest
 
 
@@ -37,10 +37,10 @@ class InProcessEngine:
         self,
         silos: Sequence[Silo],
         absence: Absence,
-        lanes: Lanes,
+        workers: WorkerPool,
         digest_of: Callable[[Silo], Digest],
     ) -> None:
-        self._silos, self._absence, self._lanes, self._digest_of = silos, absence, lanes, digest_of
+        self._silos, self._absence, self._lanes, self._digest_of = silos, absence, workers, digest_of
 
     def collect_digests(self, silos: Sequence[int], round: int) -> list[Digest]:
         """Have the asked silos that are there make their digests."""
@@ -56,8 +56,8 @@ class InProcessEngine:
         done = [future.result() for future in training]
         return [replace(one.result, seconds=one.seconds) for one in done]
 
-    def _train(self, request: Request) -> Callable[[Lane], Reply]:
-        return lambda lane: self._silos[request.silo].train(request, lane)
+    def _train(self, request: Request) -> Callable[[Worker], Reply]:
+        return lambda worker: self._silos[request.silo].train(request, worker)
 
     def _here(self, request: Request) -> bool:
         return bool(self._absence.present[request.silo, request.round])

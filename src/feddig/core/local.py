@@ -94,7 +94,7 @@ def passes(count: int, size: int, effort: Effort, stream: torch.Generator) -> It
 def _dropout(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's own stream for users' networks that draw while they train, and give it back as it was.
 
-    A GPU's stream belongs to all lanes at once; there a run's own seed must do.
+    A GPU's stream belongs to all workers at once; there a run's own seed must do.
     """
     if device.type != "cpu":
         yield

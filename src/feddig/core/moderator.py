@@ -16,7 +16,7 @@ from feddig.core.local import Effort, Trained, train_locally
 from feddig.core.messages import Reply, Request
 from feddig.core.samples import DigestSource, Samples
 from feddig.core.step import Trainee
-from feddig.core.workers import Done, Lane, Lanes
+from feddig.core.workers import Done, Worker, WorkerPool
 from feddig.digest.digest import Digest, check_digest
 from feddig.errors import DivergenceError, FileFormatError
 from feddig.models.flat import FlatNetwork
@@ -47,7 +47,7 @@ class Moderator:
         *,
         silos: int,
         algorithm: Algorithm,
-        lanes: Lanes,
+        workers: WorkerPool,
         guidance_producer: FlatNetwork | None,
         training: TrainingSettings,
         settings: ModeratorSettings,
@@ -55,12 +55,12 @@ class Moderator:
         seed: int,
     ) -> None:
         self.silos, self.algorithm, self.guidance_producer = silos, algorithm, guidance_producer
-        self.weights = lanes.first.network.weights()
+        self.weights = workers.first.network.weights()
         self.memory = algorithm.start(self.weights, silos)
         self.samples = [0] * silos
         """How many samples each silo last trained on; 0 before it joins."""
         self.digests: dict[int, Digest] = {}
-        self._lanes, self._training, self._settings = lanes, training, settings
+        self._lanes, self._training, self._settings = workers, training, settings
         self._to_recall: DigestSource | None = None
         self._to_train_on: DigestSource | None = None
         self._weighting, self._seed = weighting, seed
@@ -102,24 +102,24 @@ class Moderator:
         """Give the time that recall models took, each counted for the share of the device that it had."""
         return sum(reply.seconds for reply in stand_ins) / self._lanes.count
 
-    def _stand_in(self, request: Request) -> Callable[[Lane], Reply]:
+    def _stand_in(self, request: Request) -> Callable[[Worker], Reply]:
         """Train a recall model, a copy of M, on the silo's digest, exactly as the silo trains on its data."""
         assert self._to_recall is not None
         digest, samples = self.digests[request.silo], self._to_recall.of(request.silo)
 
-        def train(lane: Lane) -> Reply:
-            lane.network.load(request.weights)
+        def train(worker: Worker) -> Reply:
+            worker.network.load(request.weights)
             trained = train_locally(
-                Trainee(lane.network, self._training.lr),
+                Trainee(worker.network, self._training.lr),
                 samples,
                 self._training,
                 effort=Effort(self._settings.recall_epochs or self._training.local_epochs),
                 stream=(self._seed, "recall", request.silo, request.round),
                 correction=self.algorithm.correction(request.weights, request.state),
-                recorder=lane.recorder,
+                recorder=worker.recorder,
                 who=f"recall of silo {request.silo}, round {request.round}",
             )
-            update = lane.network.vector - request.weights
+            update = worker.network.vector - request.weights
             return Reply(request.silo, request.round, update, trained.steps, digest.samples, trained.loss)
 
         return train
@@ -146,25 +146,25 @@ class Moderator:
         if not self.digests:
             return None
         self._pool_digests()
-        return self._lanes.run_alone(lambda lane: self._train_jointly(round, lane))
+        return self._lanes.run_alone(lambda worker: self._train_jointly(round, worker))
 
-    def _train_jointly(self, round: int, lane: Lane) -> Trained:
+    def _train_jointly(self, round: int, worker: Worker) -> Trained:
         assert self.guidance_producer is not None
         assert self._to_train_on is not None
         settings = self._settings
         joint_lr = settings.joint_lr or self._training.lr
-        lane.network.load(self.weights)
+        worker.network.load(self.weights)
         trained = train_locally(
-            Trainee(lane.network, joint_lr),
+            Trainee(worker.network, joint_lr),
             Samples(self._to_train_on),
             self._training,
             effort=Effort(settings.joint_epochs, settings.joint_steps, self._within_budget()),
             stream=(self._seed, "joint", round),
             companions=[Trainee(self.guidance_producer, settings.guidance_lr or joint_lr)],
-            recorder=lane.recorder,
+            recorder=worker.recorder,
             who=f"joint update, round {round}",
         )
-        self.weights = lane.network.weights()
+        self.weights = worker.network.weights()
         return trained
 
     def _within_budget(self) -> Callable[[torch.Generator], Tensor] | None:

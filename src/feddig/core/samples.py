@@ -1,10 +1,8 @@
-"""What the local loop trains on: raw samples, or digests seen through the guidance producer.
+"""What the local loop trains on, and how accuracy is measured on it.
 
-A source answers two questions for a batch of rows, inputs and targets; some rows of a source are samples. A
-recall model is just a silo whose rows are those of its digest. Silos that live in one process share one source,
-so that a GPU holds the data once and one recorded step serves them all.
-
-How good the model is: test accuracy at the moderator, validation accuracy at each silo.
+A source holds rows; it gives the inputs and the targets of a batch of rows. Samples are some rows of a source: a silo's
+own images, or the digests of one silo, seen through the guidance producer. Silos that live in one process share one
+source, so that a GPU holds the data once and one recorded step serves them all.
 """
 
 import copy
@@ -27,7 +25,8 @@ from feddig.models.flat import FlatNetwork
 SIDE = 8
 """Images are padded with zeros to a multiple of this, so that three 2x2 pools divide them: 28 becomes 32."""
 
-ENCODE_AT_ONCE = 1024
+AT_ONCE, AT_ONCE_ON_GPU = 1024, 4096
+"""Images that are encoded or classified at a time."""
 LARGEST_IN_MEMORY = 2**31
 """Features of more bytes than this go into an unnamed file that is memory-mapped."""
 LARGEST_SHARE = 0.5
@@ -71,8 +70,14 @@ class Samples:
 
 
 def padded_shape(images: Images) -> tuple[int, int, int]:
-    """Give the shape of an image as the networks see it, after padding."""
+    """Return the shape of an image as the networks see it, after padding."""
     channels, height, width = images.pixels.shape[1:]
+    return padded((channels, height, width))
+
+
+def padded(image_shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return an image's shape after padding."""
+    channels, height, width = image_shape
     below, right = _missing(height, width)
     return channels, height + below, width + right
 
@@ -116,7 +121,7 @@ class ImageSource:
             return None
         # in full precision, whatever the training that first asks for them runs in
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
-            every = torch.split(torch.arange(len(self), device=self.device), ENCODE_AT_ONCE)
+            every = torch.split(torch.arange(len(self), device=self.device), AT_ONCE)
             encoded = (encoder(self.images(rows)) for rows in every)
             first = next(encoded)
             features = _room((len(self), *first.shape[1:]), self.device)
@@ -135,7 +140,7 @@ class ImageSource:
         return len(self) * int(np.prod(padded_shape(self._images))) * itemsize
 
     def _held(self) -> Tensor:
-        every = np.array_split(np.arange(len(self)), -(-len(self) // (16 * ENCODE_AT_ONCE)) or 1)
+        every = np.array_split(np.arange(len(self)), -(-len(self) // (16 * AT_ONCE)) or 1)
         return torch.cat([_pad(self._read(rows).to(self.device)) for rows in every])
 
 
@@ -254,10 +259,6 @@ def _room(shape: tuple[int, ...], device: torch.device) -> Tensor:
 
 def _free_memory(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0]
-
-
-AT_ONCE = 1024
-AT_ONCE_ON_GPU = 4096
 
 
 @torch.no_grad()

@@ -7,7 +7,7 @@ from feddig.core.local import Effort, train_locally
 from feddig.core.messages import Reply, Request
 from feddig.core.samples import RawSamples
 from feddig.core.step import Trainee
-from feddig.core.workers import Lane
+from feddig.core.workers import Worker
 from feddig.digest.digest import Digest, make_digest
 from feddig.models.encoder import encoder_hash
 from feddig.settings import DigestSettings, PrivacySettings, TrainingSettings
@@ -34,18 +34,18 @@ class Silo:
             settings=settings, privacy=privacy, encoder=encoder_hash(encoder),
         )  # fmt: skip
 
-    def train(self, request: Request, lane: Lane) -> Reply:
+    def train(self, request: Request, worker: Worker) -> Reply:
         """Train the moderator's model on the raw data for some epochs and reply with the update."""
-        lane.network.load(request.weights)
+        worker.network.load(request.weights)
         trained = train_locally(
-            Trainee(lane.network, self._training.lr),
+            Trainee(worker.network, self._training.lr),
             self.samples,
             self._training,
             effort=Effort(self._training.local_epochs),
             stream=(self._seed, "batches", self.index, request.round),
             correction=self._algorithm.correction(request.weights, request.state),
-            recorder=lane.recorder,
+            recorder=worker.recorder,
             who=f"silo {self.index}, round {request.round}",
         )
-        update = lane.network.vector - request.weights
+        update = worker.network.vector - request.weights
         return Reply(self.index, request.round, update, trained.steps, len(self.samples), trained.loss)

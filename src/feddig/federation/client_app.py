@@ -51,11 +51,11 @@ def train(message: Message, context: Context) -> Message:
     if _is_deployed(context):
         with _discretion():
             silo = _deployed(message, context)
-            request = read_request(message.content, len(silo.site.lane.network.vector))
+            request = read_request(message.content, len(silo.site.worker.network.vector))
             return Message(pack_reply(silo.train(request)), reply_to=message)
     site = _site(message, context)
-    request = read_request(message.content, len(site.lane.network.vector))
-    return Message(pack_reply(site.silo.train(request, site.lane)), reply_to=message)
+    request = read_request(message.content, len(site.worker.network.vector))
+    return Message(pack_reply(site.silo.train(request, site.worker)), reply_to=message)
 
 
 @app.evaluate()

@@ -1,26 +1,22 @@
 """A silo's side of a real federation: its folder, its data, and the digest that it makes once and keeps.
 
-Each message may find the silo in a new process: what must last, the digest and the ledger of releases, lies on its
-own disk.
+Each message may be handled by a new process, so the digest and the ledger of releases lie on the silo's own disk.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 from flwr.app import RecordDict
 
 from feddig.core.messages import Reply, Request
-from feddig.core.samples import ImageSource, RawSamples, accuracy
+from feddig.core.samples import RawSamples, accuracy
 from feddig.digest.digest import read_digest, write_digest
 from feddig.errors import BudgetError, FileFormatError, SettingError
-from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import choose_device, with_precision
 from feddig.federation.contract import Contract, read_contract
 from feddig.federation.folders import SiloFolder
 from feddig.federation.silo_data import load_silo_data, read_silo_file
 from feddig.federation.wire import Score, pack_digest_file
-from feddig.models.encoder import encoder_hash
 from feddig.privacy.ledger import Ledger
 from feddig.runs.build import Site, build_site_of
 from feddig.runs.release import note_release
@@ -28,22 +24,20 @@ from feddig.runs.release import note_release
 
 @dataclass(frozen=True)
 class DeployedSilo:
-    """What a silo's process holds to answer the moderator."""
+    """A silo in its process: what it needs to answer the moderator."""
 
     folder: SiloFolder
     contract: Contract
-    experiment: Experiment
-    """The contract's, with nothing left open."""
     site: Site
     validation: RawSamples
 
     @property
     def number(self) -> int:
-        """Which silo it is."""
+        """The silo's number."""
         return self.site.silo.index
 
     def give_digest(self) -> RecordDict:
-        """Pack the digest as it was kept, or make it if this is the first time; the ledger notes that it leaves."""
+        """Pack the kept digest, or make it if there is none; the ledger notes the release."""
         file = self.folder.digest
         made = not file.exists()
         if made:
@@ -59,7 +53,10 @@ class DeployedSilo:
             )
         try:
             note_release(
-                self.folder.ledger, digest, self.experiment, f"the moderator of {self.contract.name}"
+                self.folder.ledger,
+                digest,
+                self.site.party.experiment,
+                f"the moderator of {self.contract.name}",
             )
         except BudgetError:
             if made:
@@ -68,7 +65,7 @@ class DeployedSilo:
         return pack_digest_file(file)
 
     def _make_digest(self) -> None:
-        """Make the digest and keep it; a second one, which would tell more, only if the contract allows it."""
+        """Make the digest and keep it; a second one, which reveals more, only if the contract allows it."""
         digest = self.site.make_digest()
         released = {entry.digest for entry in Ledger(self.folder.ledger).entries()}
         if released and digest.hash not in released and not self.contract.new_release:
@@ -76,7 +73,7 @@ class DeployedSilo:
                 f"{self.folder.digest}: is gone, and the ledger says that it was released; put it back, "
                 "or agree on a contract with federation.new_release = true"
             )
-        # on disk before it leaves: were it lost, the next one would be a second release
+        # written before it is sent: if it were lost, the next one would be a second release
         write_digest(self.folder.digest, digest)
 
     def train(self, request: Request) -> Reply:
@@ -85,7 +82,7 @@ class DeployedSilo:
             raise SettingError(
                 f"the moderator takes silo {self.number} for silo {request.silo}: silo.toml and the contract differ"
             )
-        return self.site.silo.train(request, self.site.lane)
+        return self.site.silo.train(request, self.site.worker)
 
     def evaluate(self, request: Request) -> Score:
         """Measure the moderator's model on validation images."""
@@ -102,14 +99,12 @@ def open_silo(path: Path, *, device: str = "auto") -> DeployedSilo:
             f"{folder.silo_file}: silo {file.silo} is not {file.name!r} in the contract; "
             f"{contract.name} has {', '.join(member.name for member in contract.members)}, in this order"
         )
-    place = choose_device(device)
-    experiment = with_precision(contract.experiment.resolved(), place)
+    experiment = with_precision(contract.experiment.resolved(), choose_device(device))
     train, validation = load_silo_data(file, contract)
     site = build_site_of(experiment, file.silo, train, len(contract.classes), device=device)
-    if site.encoder is not None and encoder_hash(site.encoder) != contract.encoder_hash:
+    if site.party.encoder_hash not in (None, contract.encoder_hash):
         raise SettingError(
             f"{folder.contract}: digest.encoder is another here than the one that was agreed on "
             f"({str(contract.encoder_hash)[:12]}); install the release of FedDig that the others use"
         )
-    apart = RawSamples(ImageSource(validation, site.encoder, place), np.arange(len(validation)))
-    return DeployedSilo(folder, contract, experiment, site, apart)
+    return DeployedSilo(folder, contract, site, RawSamples.all_of(site.party.source(validation)))

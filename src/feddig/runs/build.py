@@ -1,16 +1,8 @@
-"""Raw images to set beside guidance: a few of a run's data set, with the features that its encoder gives them.
-
-From an experiment to a federation in this process: data, silos, moderator, engine.
-
-A silo by itself, as a process of its own holds it: its share of the data, a network to train, its digest.
-
-The guidance that a moderator would learn from a silo's digests, for the audit's pictures where no run gave one.
-"""
+"""Build the parties of an experiment: a federation in one process, a silo by itself, or a moderator by itself."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -21,13 +13,12 @@ from feddig.core.engine import InProcessEngine
 from feddig.core.moderator import Moderator
 from feddig.core.samples import ImageSource, RawSamples, padded_shape
 from feddig.core.silo import Silo
-from feddig.core.workers import Lane, Lanes, build_lanes
+from feddig.core.workers import Worker, WorkerPool, build_workers
 from feddig.data.dataset import Dataset, Images
 from feddig.data.mmap import choose
 from feddig.data.partition import Partition
-from feddig.data.public_sets import PUBLISHED
 from feddig.digest.digest import Digest, check_mixable
-from feddig.errors import FedDigError, SettingError
+from feddig.errors import SettingError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import (
     Layout,
@@ -35,78 +26,144 @@ from feddig.experiment.setup import (
     build_networks,
     choose_device,
     lay_out,
-    load_data,
     prepare_device,
+    with_precision,
 )
-from feddig.experiment.toml import read_experiment
-from feddig.models.encoder import encoder_hash, load_encoder
+from feddig.models.encoder import encoder_hash
 from feddig.models.flat import FlatNetwork
-from feddig.report.guidance_pictures import ShownSamples
 from feddig.settings import ModelSettings, ModeratorSettings, TrainingSettings
-
-
-def load_samples(folder: Path, count: int, data_dir: Path | None = None) -> ShownSamples:
-    """Take test images of a run's data set, from each class in turn; they are no silo's."""
-    experiment = read_experiment(folder / "experiment.toml")
-    if data_dir is not None and experiment.data.name in PUBLISHED:
-        # the place that the run remembers may be another computer's
-        experiment = replace(experiment, data=replace(experiment.data, path=None)).located(data_dir)
-    dataset = load_data(experiment)
-    rows = np.array(list(_in_turn(dataset, count)), dtype=np.int64)
-    chosen = Images(dataset.test.pixels[rows], dataset.test.labels[rows])
-    encoder = load_encoder(experiment.digest.encoder, chosen.pixels.shape[1])
-    source = ImageSource(chosen, encoder, torch.device("cpu"))
-    if source.features is None:
-        raise FedDigError(f"{folder}: its encoder gives no features")
-    images = source.images(torch.arange(len(chosen)))
-    return ShownSamples(images.numpy(), source.features.numpy(), chosen.labels)
-
-
-def _in_turn(dataset: Dataset, count: int) -> Iterator[int]:
-    """Give rows of the test images: the first of each class, then the second of each, and so on."""
-    by_class = [np.flatnonzero(dataset.test.labels == number).tolist() for number in range(dataset.classes)]
-    turns = [rows[turn] for turn in range(count) for rows in by_class if turn < len(rows)]
-    yield from turns[:count]
-
 
 log = logging.getLogger("feddig")
 
 WORTH_RECORDING = 2000
-"""Steps in a run from which on a GPU compiling kernels and recording steps (seconds) pays back (2 ms a step)."""
+"""Number of steps from which compiling kernels and recording steps (seconds) pays back on a GPU (2 ms a step)."""
+
+
+@dataclass(frozen=True)
+class Party:
+    """What every party holds: an experiment, its networks on a device, and the workers that train them."""
+
+    experiment: Experiment
+    """Resolved: nothing is left open."""
+    classes: int
+    encoder: nn.Module | None
+    """P_R, where the model sees features."""
+    guidance: nn.Module | None
+    network: FlatNetwork
+    """The classifier in full precision, for evaluation."""
+    workers: WorkerPool
+
+    @property
+    def encoder_hash(self) -> str | None:
+        """Hash of P_R, where the model sees features."""
+        return None if self.encoder is None else encoder_hash(self.encoder)
+
+    def source(self, images: Images) -> ImageSource:
+        """Return these images as the classifier sees them."""
+        return ImageSource(images, self.encoder, self.network.device)
+
+    def silo(self, index: int, samples: RawSamples) -> Silo:
+        """Build the silo that trains on these samples."""
+        experiment = self.experiment
+        return Silo(index, samples, experiment.base_algorithm(), experiment.training, experiment.seed)
+
+    def make_digest(self, silo: Silo) -> Digest:
+        """Make a silo's digest as the experiment says."""
+        experiment = self.experiment
+        if self.encoder is None:
+            raise SettingError(f"silo {silo.index}: {experiment.algorithm.name} has no digests")
+        digest = silo.make_digest(self.encoder, self.classes, experiment.digest, experiment.privacy)
+        left_out = digest.facts["left_out"]
+        log.info("silo %d: %d digests, %s of its samples left out", silo.index, len(digest), left_out)
+        return digest
+
+    def moderator(self, silos: int) -> Moderator:
+        """Build the moderator of this number of silos."""
+        experiment, guidance = self.experiment, self.guidance
+        bf16 = experiment.training.precision == "bf16"
+        return Moderator(
+            silos=silos,
+            algorithm=experiment.base_algorithm(),
+            workers=self.workers,
+            guidance_producer=None
+            if guidance is None
+            else FlatNetwork(guidance, self.network.device, bf16=bf16),
+            training=experiment.training,
+            settings=experiment.moderator,
+            weighting=experiment.algorithm.weighting,
+            seed=experiment.seed,
+        )
+
+
+def build_party(
+    experiment: Experiment,
+    image_shape: tuple[int, int, int],
+    classes: int,
+    *,
+    device: torch.device,
+    networks: Networks | None = None,
+    record: bool = False,
+    background: bool = False,
+) -> Party:
+    """Build the networks and workers of a resolved experiment, for images of this (padded) shape.
+
+    `record`: on a GPU, record steps as CUDA graphs. `background`: train while the caller does something else.
+    """
+    training = experiment.training
+    prepare_device(training.precision, device)
+    if training.threads:
+        torch.set_num_threads(training.threads)
+    encoder, classifier, guidance = build_networks(experiment, image_shape, classes, networks or Networks())
+    encoder = encoder.to(device) if encoder is not None else None
+    network = FlatNetwork(classifier, device)
+    bf16 = training.precision == "bf16"
+    workers = build_workers(network, bf16=bf16, record=record, background=background)
+    return Party(experiment, classes, encoder, guidance, network, workers)
 
 
 @dataclass(frozen=True)
 class Simulation:
     """A federation in one process, ready for its first round."""
 
-    experiment: Experiment
-    """Resolved: nothing is left open."""
+    party: Party
     dataset: Dataset
     partition: Partition
     absence: Absence
     silos: tuple[Silo, ...]
     moderator: Moderator
-    network: FlatNetwork
-    """The classifier in full precision, for evaluation."""
-    lanes: Lanes
-    """Where silos, recall models and the joint update train."""
     test: RawSamples
     validation: tuple[RawSamples, ...]
     silo_tests: tuple[RawSamples, ...]
-    make_digest: Callable[[Silo], Digest]
-    encoder_hash: str | None
-    """Of P_R, where the model sees features."""
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment with nothing left open."""
+        return self.party.experiment
+
+    @property
+    def network(self) -> FlatNetwork:
+        """The classifier in full precision, for evaluation."""
+        return self.party.network
+
+    @property
+    def workers(self) -> WorkerPool:
+        """Where silos, recall models and the joint update train."""
+        return self.party.workers
+
+    def make_digest(self, silo: Silo) -> Digest:
+        """Make a silo's digest."""
+        return self.party.make_digest(silo)
 
     def inputs(self) -> dict[str, str]:
-        """Name by hash what a run is made from: a resumed one must be given the same."""
-        encoder = {"encoder": self.encoder_hash} if self.encoder_hash else {}
-        return {"data set": self.dataset.fingerprint(), **encoder}
+        """Return hashes of what the run is made from; a resumed run must be given the same."""
+        encoder = self.party.encoder_hash
+        return {"data set": self.dataset.fingerprint(), **({"encoder": encoder} if encoder else {})}
 
     def engine(self, digest_of: Callable[[Silo], Digest]) -> InProcessEngine:
         """Build the engine; `digest_of` may keep digests on disk and give them back."""
         everybody = np.ones((1, self.absence.rounds), dtype=bool)
         absence = Absence(everybody) if self.experiment.recipe.centralised else self.absence
-        return InProcessEngine(self.silos, absence, self.lanes, digest_of)
+        return InProcessEngine(self.silos, absence, self.workers, digest_of)
 
 
 def build_simulation(
@@ -116,99 +173,68 @@ def build_simulation(
     dataset: Dataset | None = None,
     networks: Networks | None = None,
 ) -> Simulation:
-    """Load, deal out and build everything an experiment names."""
-    place = choose_device(device)
+    """Build all parties of an experiment in this process."""
     layout = lay_out(experiment, dataset, device)
-    experiment, dataset, dealt = layout.experiment, layout.dataset, layout.partition
-    training = experiment.training
-    prepare_device(training.precision, place)
-    if training.threads:
-        torch.set_num_threads(training.threads)
-    image_shape = padded_shape(dataset.train)
-
-    encoder, classifier, guidance = build_networks(
-        experiment, image_shape, dataset.classes, networks or Networks()
+    experiment, dataset, partition = layout.experiment, layout.dataset, layout.partition
+    party = build_party(
+        experiment,
+        padded_shape(dataset.train),
+        dataset.classes,
+        device=choose_device(device),
+        networks=networks,
+        record=_steps(layout) >= WORTH_RECORDING,
     )
-    encoder = encoder.to(place) if encoder is not None else None
-    images = ImageSource(dataset.train, encoder, place)
-    algorithm = experiment.base_algorithm()
+    images = party.source(dataset.train)
     silos = tuple(
-        Silo(
-            index,
-            RawSamples(images, rows),
-            algorithm,
-            training,
-            experiment.seed,
-        )
-        for index, rows in enumerate(layout.training_rows())
+        party.silo(index, RawSamples(images, rows)) for index, rows in enumerate(layout.training_rows())
     )
     if experiment.recipe.collects_digests:
         for silo in silos:
             check_mixable(silo.index, silo.samples.labels, experiment.digest)
-    network = FlatNetwork(classifier, place)
-    bf16 = training.precision == "bf16"
-    lanes = build_lanes(network, bf16=bf16, record=_steps(layout) >= WORTH_RECORDING)
-    moderator = Moderator(
-        silos=len(silos),
-        algorithm=algorithm,
-        lanes=lanes,
-        guidance_producer=FlatNetwork(guidance, place, bf16=bf16) if guidance is not None else None,
-        training=training,
-        settings=experiment.moderator,
-        weighting=experiment.algorithm.weighting,
-        seed=experiment.seed,
-    )
-
-    def make_digest(silo: Silo) -> Digest:
-        assert encoder is not None
-        digest = silo.make_digest(encoder, dataset.classes, experiment.digest, experiment.privacy)
-        log.info(
-            "silo %d: %d digests, %s of its samples left out",
-            silo.index,
-            len(digest),
-            digest.facts["left_out"],
-        )
-        return digest
-
-    everything = np.arange(len(dataset.test))
     return Simulation(
-        experiment=experiment,
+        party=party,
         dataset=dataset,
-        partition=dealt,
+        partition=partition,
         absence=layout.absence,
         silos=silos,
-        moderator=moderator,
-        network=network,
-        lanes=lanes,
-        test=RawSamples(ImageSource(dataset.test, encoder, place), everything),
-        validation=tuple(RawSamples(images, share.validation) for share in dealt.shares),
-        silo_tests=tuple(RawSamples(images, share.test) for share in dealt.shares),
-        make_digest=make_digest,
-        encoder_hash=encoder_hash(encoder) if encoder is not None else None,
+        moderator=party.moderator(len(silos)),
+        test=RawSamples.all_of(party.source(dataset.test)),
+        validation=tuple(RawSamples(images, share.validation) for share in partition.shares),
+        silo_tests=tuple(RawSamples(images, share.test) for share in partition.shares),
     )
 
 
 def _steps(layout: Layout) -> int:
     """Count the steps that silos take in the whole run if nobody is ever away."""
     training = layout.experiment.training
-    a_pass = sum(-(-len(rows) // training.batch) for rows in layout.training_rows())
-    return a_pass * training.local_epochs * training.rounds
+    steps = sum(-(-len(rows) // training.batch) for rows in layout.training_rows())
+    return steps * training.local_epochs * training.rounds
 
 
 @dataclass(frozen=True)
 class Site:
-    """What a silo needs to answer the moderator."""
+    """A silo in a process of its own."""
 
+    party: Party
     silo: Silo
-    lane: Lane
-    network: FlatNetwork
-    """The classifier in full precision, for evaluation."""
-    encoder: nn.Module | None
-    make_digest: Callable[[], Digest]
+
+    @property
+    def network(self) -> FlatNetwork:
+        """The classifier in full precision, for evaluation."""
+        return self.party.network
+
+    @property
+    def worker(self) -> Worker:
+        """The worker that trains for this silo."""
+        return self.party.workers.first
+
+    def make_digest(self) -> Digest:
+        """Make this silo's digest."""
+        return self.party.make_digest(self.silo)
 
 
 def build_site(experiment: Experiment, index: int, *, device: str = "auto") -> Site:
-    """Build the silo of this number, with its share of the experiment's data and nobody else's."""
+    """Build one silo of a simulated experiment, with its share of the data and no other silo's."""
     layout = lay_out(experiment, device=device)
     if index not in range(len(layout.training_rows())):
         raise SettingError(f"silo {index}: there are only silos 0 to {len(layout.training_rows()) - 1}")
@@ -220,58 +246,44 @@ def build_site(experiment: Experiment, index: int, *, device: str = "auto") -> S
 def build_site_of(
     experiment: Experiment, index: int, own: Images, classes: int, *, device: str = "auto"
 ) -> Site:
-    """Build the silo of this number with training images of its own; the experiment leaves nothing open."""
-    place, training = choose_device(device), experiment.training
-    prepare_device(training.precision, place)
-    if training.threads:
-        torch.set_num_threads(training.threads)
-    encoder, classifier, _ = build_networks(experiment, padded_shape(own), classes, Networks())
-    encoder = encoder.to(place) if encoder is not None else None
-    samples = RawSamples.all_of(ImageSource(own, encoder, place))
-    silo = Silo(index, samples, experiment.base_algorithm(), training, experiment.seed)
-    network = FlatNetwork(classifier, place)
-    # one training at a time, and a process that may end after it: recording would not pay
-    lanes = build_lanes(network, bf16=training.precision == "bf16", record=False)
-
-    def make_digest() -> Digest:
-        if encoder is None:
-            raise SettingError(f"silo {index}: {experiment.algorithm.name} has no digests")
-        return silo.make_digest(encoder, classes, experiment.digest, experiment.privacy)
-
-    return Site(silo, lanes.first, network, encoder, make_digest)
+    """Build the silo that trains on these images of its own; the experiment is resolved."""
+    # its process may end after one training, so recording would not pay
+    party = build_party(experiment, padded_shape(own), classes, device=choose_device(device))
+    return Site(party, party.silo(index, RawSamples.all_of(party.source(own))))
 
 
-STEPS = 200
-"""Joint steps: as many as docs/privacy.md shows guidance after."""
-TRAINING = TrainingSettings(batch=64, lr=0.01, clip_norm=1.0)
-"""Gradients are kept short, because an audit's digests may have noise of any strength."""
+GUIDANCE_STEPS = 200
+"""Joint steps after which the audit shows guidance."""
+GUIDANCE_TRAINING = TrainingSettings(batch=64, lr=0.01, clip_norm=1.0)
+"""Gradients are clipped, because an audit's digests may have noise of any strength."""
 
 
 def learn_guidance(
-    digest: Digest, encoder: nn.Module, image_shape: tuple[int, int, int], *, seed: int, steps: int = STEPS
+    digest: Digest,
+    encoder: nn.Module,
+    image_shape: tuple[int, int, int],
+    *,
+    seed: int,
+    steps: int = GUIDANCE_STEPS,
 ) -> nn.Module:
-    """Hold the digests as a moderator does, update jointly, and give the guidance producer P_G that this leaves."""
+    """Train a guidance producer P_G on one silo's digest, as a moderator that holds only this digest would."""
+    device = torch.device("cpu")
     experiment = Experiment(
         seed=seed,
         model=ModelSettings(classifier="small"),
-        training=TRAINING,
+        training=GUIDANCE_TRAINING,
         moderator=ModeratorSettings(joint_steps=steps),
     )
-    classes = int(digest.labels.shape[1])
-    _, classifier, guidance = build_networks(experiment, image_shape, classes, Networks(encoder=encoder))
-    assert guidance is not None
-    producer = FlatNetwork(guidance, torch.device("cpu"))
-    moderator = Moderator(
-        silos=1,
-        algorithm=experiment.base_algorithm(),
-        lanes=build_lanes(FlatNetwork(classifier, torch.device("cpu")), bf16=False, record=False),
-        guidance_producer=producer,
-        training=experiment.training,
-        settings=experiment.moderator,
-        weighting=experiment.algorithm.weighting,
-        seed=seed,
+    party = build_party(
+        with_precision(experiment, device),
+        image_shape,
+        int(digest.labels.shape[1]),
+        device=device,
+        networks=Networks(encoder=encoder),
     )
-    # the only silo here, whatever number it has in its federation
+    moderator = party.moderator(silos=1)
+    # it is silo 0 here, whatever its number in the federation
     moderator.hold([replace(digest, silo=0)])
     moderator.joint_update(0)
-    return producer.module.eval().requires_grad_(False)
+    assert moderator.guidance_producer is not None
+    return moderator.guidance_producer.module.eval().requires_grad_(False)

@@ -1,10 +1,4 @@
-"""What a results folder says about classes, so that a report need not look for the data again.
-
-classes.json counts each silo's training samples by class; class_means.safetensors holds a mean image of each class,
-of the data set's own test images, so that no silo's image is in it.
-
-What a run leaves behind on any engine: a row for each round, and at the end its summary, models and picture.
-"""
+"""What every run leaves behind: a row for each round, and at the end its summary, models and picture."""
 
 import json
 import logging
@@ -20,58 +14,21 @@ import torch
 from feddig._version import __version__
 from feddig.core.moderator import Moderator
 from feddig.core.training import RoundResult
-from feddig.data.dataset import Dataset, Images
-from feddig.data.partition import Partition
 from feddig.errors import first_line
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import describe_device
-from feddig.files import FORMAT_VERSION, write_atomically, write_tensors
+from feddig.files import FORMAT_VERSION
 from feddig.models.flat import FlatNetwork
 from feddig.privacy.mechanism import guarantee
 from feddig.report.figures import draw_run
 from feddig.report.page import write_report
 from feddig.runs.results_folder import ResultsFolder
 
-COUNTS, MEANS = "classes.json", "class_means.safetensors"
-IMAGES = 200
-"""Images of a class that its mean is of: more change no picture."""
-LONGEST_SIDE = 64
-"""Of a mean, in pixels: of larger images every second pixel is taken, or every third; it is for a small picture."""
-
-
-def write_class_facts(folder: Path, dataset: Dataset, partition: Partition) -> None:
-    """Write both files of a run that simulates its silos, unless they are there; the same data gives the same bytes."""
-    if (folder / COUNTS).exists() and (folder / MEANS).exists():
-        return
-    labels = dataset.train.labels
-    counts = [
-        np.bincount(labels[share.train], minlength=dataset.classes).tolist() for share in partition.shares
-    ]
-    names = dataset.class_names or [f"class {number}" for number in range(dataset.classes)]
-    facts = {"format_version": FORMAT_VERSION, "names": list(names), "counts": counts}
-    write_atomically(folder / COUNTS, json.dumps(facts) + "\n")
-    means = class_means(dataset.test, dataset.classes)
-    write_tensors(folder / MEANS, "class-means", {"means": means}, {"data": dataset.name})
-
-
-def class_means(images: Images, classes: int) -> np.ndarray:
-    """Average some images of each class, in [0, 1]; a class without images is black."""
-    _, channels, height, width = images.pixels.shape
-    step = -(-max(height, width) // LONGEST_SIDE)
-    means = np.zeros((classes, channels, -(-height // step), -(-width // step)), dtype=np.float32)
-    whole = 255.0 if images.pixels.dtype == np.uint8 else 1.0
-    for number in range(classes):
-        rows = np.flatnonzero(images.labels == number)[:IMAGES]
-        if rows.size:
-            means[number] = images.pixels[rows][:, :, ::step, ::step].mean(axis=0, dtype=np.float64) / whole
-    return means
-
-
 log = logging.getLogger("feddig")
 
 
 def describe_round(result: RoundResult, moderator: Moderator) -> dict[str, Any]:
-    """Tell how a round went: the part of a row of metrics.jsonl that comes after who was there and how good it is."""
+    """Return the part of a row of metrics.jsonl that every run has: losses, norm, seconds."""
     return {
         "losses": {
             "silos": {str(reply.silo): reply.loss for reply in result.replies},
@@ -87,10 +44,10 @@ def describe_round(result: RoundResult, moderator: Moderator) -> dict[str, Any]:
     }
 
 
-def summarise(
+def describe_run(
     experiment: Experiment, moderator: Moderator, network: FlatNetwork, rows: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """Tell of a finished run what is known wherever the silos were; data and accuracies are for the caller to add."""
+    """Return the part of summary.json that every run has; the caller adds data and accuracies."""
     digests = moderator.digests
     recipe = experiment.recipe
     # nothing is sent where no silo trains or all data is in one place
@@ -122,7 +79,7 @@ def summarise(
 
 
 def _privacy(experiment: Experiment, moderator: Moderator) -> str | None:
-    """Say what the digests that were sent promise, in one sentence."""
+    """Say in one sentence what the digests that were sent promise."""
     if not moderator.digests:
         return None
     privacy, settings = experiment.privacy, experiment.digest
@@ -144,7 +101,7 @@ def write_outcome(
     network: FlatNetwork,
     summary: Mapping[str, Any],
 ) -> None:
-    """Write models, picture and summary; the summary last, as the sign that all is there."""
+    """Write models, picture and summary; the summary comes last and marks the run as finished."""
     facts = {"algorithm": experiment.algorithm.name, "seed": str(experiment.seed), "feddig": __version__}
     network.load(moderator.weights)
     folder.write_model("model", network.tensors(), facts)
@@ -157,9 +114,9 @@ def write_outcome(
 
 
 def write_page(folder: Path) -> Path | None:
-    """Write report.html about a folder of runs, and give its place."""
+    """Write report.html about a folder of runs, and return its path."""
     try:
         return write_report([folder])[0]
-    except Exception as error:  # the run is done and kept: no fault in a page may take it away
+    except Exception as error:  # the run is finished and kept, whatever is wrong with its page
         log.warning("%s: no report.html (%s); try `feddig report %s`", folder, first_line(error), folder)
         return None

@@ -1,12 +1,12 @@
-"""Run an experiment into a results folder, or go on with one that was cut off."""
+"""Run an experiment into a results folder, or resume one that was interrupted."""
 
 import json
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from feddig._version import __version__
 from feddig.core.engine import Engine
@@ -14,23 +14,26 @@ from feddig.core.moderator import Moderator
 from feddig.core.samples import accuracy
 from feddig.core.silo import Silo
 from feddig.core.training import RoundResult, run_rounds
+from feddig.core.workers import WorkerPool
 from feddig.data.dataset import Dataset
 from feddig.digest.digest import Digest, check_digest
 from feddig.errors import FileFormatError, first_line
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import Networks, describe_device
+from feddig.models.flat import FlatNetwork
 from feddig.report.measures import accuracy_measures
 from feddig.report.page import PAGE
 from feddig.runs.build import Simulation, build_simulation
 from feddig.runs.loggers.opening import check_logs, open_logs
-from feddig.runs.outcome import describe_round, summarise, write_class_facts, write_outcome, write_page
+from feddig.runs.outcome import describe_round, describe_run, write_outcome, write_page
+from feddig.runs.pictures import write_class_facts
 from feddig.runs.progress import Progress, Silent
 from feddig.runs.results_folder import ResultsFolder, open_log
 
 log = logging.getLogger("feddig")
 
 Connect = Callable[[Simulation, ResultsFolder], Engine]
-"""Gives the engine that reaches a simulation's silos, and keeps their digests in the folder."""
+"""Builds the engine that reaches a simulation's silos and keeps their digests in the folder."""
 
 
 def run(
@@ -44,10 +47,10 @@ def run(
     until: int | None = None,
     connect: Connect | None = None,
 ) -> dict[str, Any]:
-    """Run an experiment into the new folder `out` and give its summary.
+    """Run an experiment into the new folder `out` and return its summary.
 
-    `dataset` and `networks` replace what the experiment names; `until` stops after so many rounds, to be resumed;
-    `connect` gives another engine than the one that runs the silos in this process.
+    `dataset` and `networks` replace what the experiment names; `until` stops after this many rounds, to be resumed;
+    `connect` builds another engine than the one that runs the silos in this process.
     """
     simulation = build_simulation(experiment, device=device, dataset=dataset, networks=networks)
     folder = ResultsFolder(Path(out))
@@ -68,7 +71,7 @@ def resume(
     until: int | None = None,
     connect: Connect | None = None,
 ) -> dict[str, Any]:
-    """Go on with the run in `out` from its last checkpoint; a finished one just gives its summary."""
+    """Resume the run in `out` from its last checkpoint; of a finished run, return the summary."""
     folder = ResultsFolder(Path(out))
     if folder.finished:
         if not (folder.path / PAGE).exists():
@@ -84,53 +87,103 @@ def resume(
 def _go_on(
     simulation: Simulation, folder: ResultsFolder, progress: Progress, until: int | None, connect: Connect
 ) -> dict[str, Any]:
-    """Train from the checkpoint (or from the start) to the end, recording each round."""
+    """Train from the checkpoint (or from the start) to the end."""
     with open_log(folder.path):
-        inputs = simulation.inputs()
-        done = restore(simulation.moderator, folder, inputs)
+        done = restore(simulation.moderator, folder, simulation.inputs())
         write_class_facts(folder.path, simulation.dataset, simulation.partition)
         _announce(simulation, done)
-        recipe, rounds = simulation.experiment.recipe, simulation.experiment.training.rounds
+        rounds = simulation.experiment.training.rounds
         last = rounds if until is None else min(until, rounds)
-        steps = run_rounds(
-            simulation.moderator,
+        return record_rounds(
+            simulation,
             connect(simulation, folder),
-            recipe,
+            folder,
             range(done, last),
+            events=simulation.absence.events(),
             frozen_from=simulation.absence.first_leave(),
+            measure=lambda result: _measure(simulation, result),
+            summarise=lambda: _summary(simulation, folder),
+            progress=progress,
         )
-        with open_logs(simulation.experiment, folder.path, folder.metrics()) as logs:
-            progress.start(simulation.experiment, done, last, simulation.absence.events())
-            started, prepared = time.perf_counter(), 0.0
-            try:
-                for result in steps:
-                    row = _measure(simulation, result)
-                    row["seconds"], started = time.perf_counter() - started, time.perf_counter()
-                    row["seconds_preparing"] = simulation.lanes.seconds_preparing - prepared
-                    prepared = simulation.lanes.seconds_preparing
-                    folder.append_metrics(row)
-                    folder.write_checkpoint(
-                        result.round + 1, simulation.moderator.state(), simulation.moderator.digests, inputs
-                    )
-                    progress.round(row)
-                    logs.round(row)
-                    log.debug("round %d: %s", result.round, json.dumps(row))
-            finally:
-                progress.stop()
-            if last < rounds:
-                return {}
-            summary = _summary(simulation, folder)
-            write_outcome(folder, simulation.experiment, simulation.moderator, simulation.network, summary)
-            logs.finish(summary)
-            return summary
+
+
+class Trained(Protocol):
+    """Whose rounds are recorded: a simulation, or the moderator of a federation."""
+
+    @property
+    def experiment(self) -> Experiment:
+        """The experiment with nothing left open."""
+        ...
+
+    @property
+    def moderator(self) -> Moderator:
+        """Holds the model of the last round."""
+        ...
+
+    @property
+    def network(self) -> FlatNetwork:
+        """The classifier in full precision."""
+        ...
+
+    @property
+    def workers(self) -> WorkerPool:
+        """Where the moderator trains."""
+        ...
+
+    def inputs(self) -> dict[str, str]:
+        """Return hashes of what the run is made from."""
+        ...
+
+
+def record_rounds(
+    trained: Trained,
+    engine: Engine,
+    folder: ResultsFolder,
+    rounds: range,
+    *,
+    due: Iterable[int] | None = None,
+    events: Sequence[str] = (),
+    frozen_from: int | None = None,
+    measure: Callable[[RoundResult], dict[str, Any]],
+    summarise: Callable[[], dict[str, Any]],
+    progress: Progress,
+) -> dict[str, Any]:
+    """Train these rounds and record each: its row of metrics, then the checkpoint.
+
+    `due` gives the same rounds, each when it may begin. After the experiment's last round, write the outcome and
+    return the summary; before it, return an empty one.
+    """
+    experiment, moderator, inputs = trained.experiment, trained.moderator, trained.inputs()
+    with open_logs(experiment, folder.path, folder.metrics()) as logs:
+        progress.start(experiment, rounds.start, rounds.stop, events)
+        started, prepared = time.perf_counter(), 0.0
+        try:
+            for result in run_rounds(moderator, engine, experiment.recipe, due or rounds, frozen_from):
+                row = measure(result)
+                row["seconds"], started = time.perf_counter() - started, time.perf_counter()
+                row["seconds_preparing"] = trained.workers.seconds_preparing - prepared
+                prepared = trained.workers.seconds_preparing
+                folder.append_metrics(row)
+                folder.write_checkpoint(result.round + 1, moderator.state(), moderator.digests, inputs)
+                progress.round(row)
+                logs.round(row)
+                log.debug("round %d: %s", result.round, json.dumps(row))
+        finally:
+            progress.stop()
+        if rounds.stop < experiment.training.rounds:
+            return {}
+        summary = summarise()
+        write_outcome(folder, experiment, moderator, trained.network, summary)
+        logs.finish(summary)
+        return summary
 
 
 def restore(
     moderator: Moderator, folder: ResultsFolder, inputs: Mapping[str, str], *, new_releases: bool = False
 ) -> int:
-    """Load the checkpoint if there is one, and give the number of rounds it has done.
+    """Load the checkpoint if there is one, and return the number of finished rounds.
 
-    With `new_releases` a digest that came after the checkpoint and replaced another is taken for it.
+    With `new_releases`, a digest that arrived after the checkpoint and replaced an older one is accepted.
     """
     folder.clear_parts()
     checkpoint = folder.read_checkpoint(new_releases=new_releases)
@@ -156,7 +209,7 @@ def _in_process(simulation: Simulation, folder: ResultsFolder) -> Engine:
 
 
 def _digest_keeper(simulation: Simulation, folder: ResultsFolder) -> Callable[[Silo], Digest]:
-    """Have a digest made only if it was not made before, and keep it."""
+    """Return a function that makes a silo's digest once and keeps it in the folder."""
 
     def digest_of(silo: Silo) -> Digest:
         digest = folder.kept_digest(silo.index)
@@ -170,7 +223,7 @@ def _digest_keeper(simulation: Simulation, folder: ResultsFolder) -> Callable[[S
 
 
 def _announce(simulation: Simulation, done: int) -> None:
-    """Write into the log what the numbers below it are of."""
+    """Log which experiment runs, on what, and who comes and goes."""
     experiment, sizes = simulation.experiment, [len(share.train) for share in simulation.partition.shares]
     log.info("FedDig %s, %s", __version__, describe_device(simulation.network.device))
     log.info(
@@ -188,7 +241,7 @@ def _announce(simulation: Simulation, done: int) -> None:
 
 
 def _measure(simulation: Simulation, result: RoundResult) -> dict[str, Any]:
-    """Measure the model after a round: everything a row of metrics.jsonl holds but the whole time."""
+    """Return a round's row of metrics.jsonl, apart from its total time."""
     simulation.network.load(simulation.moderator.weights)
     everybody = list(range(simulation.absence.silos))
     centralised = simulation.experiment.recipe.centralised
@@ -206,7 +259,7 @@ def _summary(simulation: Simulation, folder: ResultsFolder) -> dict[str, Any]:
     rows, network = folder.metrics(), simulation.network
     network.load(simulation.moderator.weights)
     return {
-        **summarise(simulation.experiment, simulation.moderator, network, rows),
+        **describe_run(simulation.experiment, simulation.moderator, network, rows),
         "data": {
             "name": simulation.dataset.name,
             "train": len(simulation.dataset.train),

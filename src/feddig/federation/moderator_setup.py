@@ -1,20 +1,19 @@
-"""What the moderator of a federation works with: networks, digests, perhaps test images, and no silo's data."""
+"""Set up the moderator of a federation from its contract: networks, digest terms, schedule, test images."""
 
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import nn
 
 from feddig.core.absence import Absence, draw_absence
 from feddig.core.moderator import Moderator
-from feddig.core.samples import SIDE, ImageSource, RawSamples
-from feddig.core.workers import Lanes, build_lanes
+from feddig.core.samples import RawSamples, padded
+from feddig.core.workers import WorkerPool
 from feddig.errors import SettingError
 from feddig.experiment.experiment import Experiment
-from feddig.experiment.setup import Networks, build_networks, choose_device, prepare_device, with_precision
+from feddig.experiment.setup import choose_device, with_precision
 from feddig.federation.contract import ADDRESS, Contract
 from feddig.federation.silo_data import load_test_set
 from feddig.federation.wire import Terms
@@ -22,29 +21,41 @@ from feddig.models.encoder import encoder_hash, feature_shape
 from feddig.models.flat import FlatNetwork
 from feddig.privacy.mechanism import DISCRETE
 from feddig.privacy.sound import contract_for, promised_facts
+from feddig.runs.build import Party, build_party
 
 BY_SIZE = ("temporary", "forever")
 
 
 @dataclass(frozen=True)
-class Desk:
-    """All that the moderator has when the first round begins."""
+class ModeratorSetup:
+    """What the moderator has before the first round; it holds no silo's data."""
 
     contract: Contract
-    experiment: Experiment
-    """The contract's, with nothing left open."""
+    party: Party
     moderator: Moderator
-    network: FlatNetwork
-    """The classifier in full precision, for evaluation."""
-    lanes: Lanes
     terms: Terms | None
     """What a digest must be like; None where the algorithm has none."""
     schedule: Absence | None
-    """Who is not even asked, in a rehearsal of a scenario."""
+    """Which silos are not asked, in a rehearsal of a scenario."""
     test: RawSamples | None
 
+    @property
+    def experiment(self) -> Experiment:
+        """The contract's experiment with nothing left open."""
+        return self.party.experiment
+
+    @property
+    def network(self) -> FlatNetwork:
+        """The classifier in full precision, for evaluation."""
+        return self.party.network
+
+    @property
+    def workers(self) -> WorkerPool:
+        """Where recall models and the joint update train."""
+        return self.party.workers
+
     def inputs(self) -> dict[str, str]:
-        """Name by hash what a run is made from; where the moderator is, and how patient it is, may change."""
+        """Return the hash of what may not change between rounds; address, deadlines and limits may."""
         lasting = replace(
             self.contract,
             address=ADDRESS,
@@ -57,46 +68,29 @@ class Desk:
         return {"contract": lasting.hash}
 
 
-def build_desk(contract: Contract, test_set: Path, *, device: str = "auto") -> Desk:
+def set_up_moderator(contract: Contract, test_set: Path, *, device: str = "auto") -> ModeratorSetup:
     """Build the moderator that a contract describes."""
     place = choose_device(device)
     experiment = with_precision(contract.experiment.resolved(), place)
     _check_possible(experiment)
-    training = experiment.training
-    prepare_device(training.precision, place)
-    if training.threads:
-        torch.set_num_threads(training.threads)
     shape = padded(contract.image_shape)
-    encoder, classifier, guidance = build_networks(experiment, shape, len(contract.classes), Networks())
-    encoder = encoder.to(place) if encoder is not None else None
-    network, bf16 = FlatNetwork(classifier, place), training.precision == "bf16"
-    lanes = build_lanes(network, bf16=bf16, record=True, beside=True)
-    moderator = Moderator(
-        silos=len(contract.members),
-        algorithm=experiment.base_algorithm(),
-        lanes=lanes,
-        guidance_producer=FlatNetwork(guidance, place, bf16=bf16) if guidance is not None else None,
-        training=training,
-        settings=experiment.moderator,
-        weighting=experiment.algorithm.weighting,
-        seed=experiment.seed,
-    )
+    party = build_party(experiment, shape, len(contract.classes), device=place, record=True, background=True)
     terms = None
-    if encoder is not None and experiment.recipe.collects_digests:
-        terms = _agree_on_digests(contract, experiment, encoder, shape)
+    if party.encoder is not None and experiment.recipe.collects_digests:
+        terms = _agree_on_digests(contract, experiment, party.encoder, shape)
     images = load_test_set(test_set, contract)
-    test = None if images is None else RawSamples.all_of(ImageSource(images, encoder, place))
-    return Desk(contract, experiment, moderator, network, lanes, terms, _schedule(experiment), test)
-
-
-def padded(image_shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Give the shape of an image as the networks see it."""
-    channels, height, width = image_shape
-    return channels, -(-height // SIDE) * SIDE, -(-width // SIDE) * SIDE
+    return ModeratorSetup(
+        contract,
+        party,
+        party.moderator(len(contract.members)),
+        terms,
+        _schedule(experiment),
+        None if images is None else RawSamples.all_of(party.source(images)),
+    )
 
 
 def _check_possible(experiment: Experiment) -> None:
-    """Refuse what makes no sense, or cannot be known, where silos keep their data."""
+    """Refuse controls of simulations, and settings that only a simulation can derive."""
     recipe = experiment.recipe
     if recipe.centralised or recipe.frozen:
         raise SettingError(f"algorithm.name: {recipe.name} is a control for simulations; choose another")
@@ -111,7 +105,7 @@ def _check_possible(experiment: Experiment) -> None:
 def _agree_on_digests(
     contract: Contract, experiment: Experiment, encoder: nn.Module, image_shape: tuple[int, int, int]
 ) -> Terms:
-    """Derive from the contract what every digest must be like."""
+    """Return what the contract says every digest must be like."""
     if encoder_hash(encoder) != contract.encoder_hash:
         raise SettingError(
             "digest.encoder: is another here than the one that the contract names by federation.encoder_hash; "
@@ -139,7 +133,7 @@ def _agree_on_digests(
 
 
 def _schedule(experiment: Experiment) -> Absence | None:
-    """Draw whom a rehearsal leaves out; without a scenario everybody may come and go as they like."""
+    """Draw which silos a rehearsal leaves out; without a scenario there is no schedule."""
     absence, silos = experiment.absence, experiment.data.silos
     if absence.scenario == "none":
         return None
