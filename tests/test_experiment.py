@@ -84,8 +84,6 @@ EVERY_KEY: dict[str, Any] = {
     "training.local_epochs": 2,
     "training.precision": "bf16",
     "training.threads": 2,
-    "moderator.recall": False,
-    "moderator.joint": False,
     "moderator.recall_epochs": 3,
     "moderator.joint_epochs": 2,
     "moderator.joint_steps": 5,
@@ -136,8 +134,7 @@ def test_an_empty_file_is_the_paper(tmp_path: Path) -> None:
     assert (experiment.algorithm.name, experiment.algorithm.weighting) == ("feddig", "equal")
     assert experiment.model.classifier == "size-matched"
     assert (experiment.moderator.joint_epochs, experiment.moderator.joint_steps) == (1, 0)
-    assert experiment.moderator.recall
-    assert experiment.moderator.joint
+    assert experiment.moderator.noise_aware
     assert experiment.absence.scenario == "sequential"
 
 
@@ -231,8 +228,8 @@ def test_a_mistake_in_a_file_names_the_file(tmp_path: Path) -> None:
         ("seed=-1", "seed: -1 is out of range; it must be at least 0"),
         ("data.seed=-1", "data.seed: -1 is out of range; it must be at least 0"),
         ("moderator.joint_lr=0", "moderator.joint_lr: 0 is out of range; it must be above 0"),
-        ("moderator.recall=1", "moderator.recall: 1 is not true or false"),
-        ("moderator.recall=yes", "moderator.recall: 'yes' is not true or false"),
+        ("moderator.noise_aware=1", "moderator.noise_aware: 1 is not true or false"),
+        ("moderator.noise_aware=yes", "moderator.noise_aware: 'yes' is not true or false"),
         ("data.name=3", "data.name: 3 is not a text"),
         ("data.path=[1]", "data.path: [1] is not a text"),
         ("data.partition=dirichelt", "data.partition: 'dirichelt' is not known; did you mean 'dirichlet'?"),
@@ -399,7 +396,7 @@ def test_a_number_beyond_all_bounds_is_refused(wrong: str, complaint: str, tmp_p
         ("data.path=~/numbers#1.npz", "data.path", "~/numbers#1.npz"),
         ('data.path="a \\"quoted\\" word"', "data.path", 'a "quoted" word'),
         ("data.split=[0.6, 0.2, 0.2]", "data.split", (0.6, 0.2, 0.2)),
-        ("moderator.recall=false", "moderator.recall", False),
+        ("moderator.noise_aware=false", "moderator.noise_aware", False),
         ("absence.return=0.5", "absence.return", 0.5),
         ("algorithm.fedprox.mu=1", "algorithm.fedprox.mu", 1.0),
         ("seed=3", "seed", 3),
@@ -516,7 +513,7 @@ def experiments(draw: st.DrawFn) -> Experiment:
         "model.classifier": words,
         "training.lr": numbers(most=1000, exclude_min=True),
         "training.momentum": numbers(most=1, exclude_max=True),
-        "moderator.joint": st.booleans(),
+        "moderator.noise_aware": st.booleans(),
         "moderator.joint_lr": numbers(exclude_min=True),
         "moderator.digest_budget": counts,
         "logging.tensorboard": st.booleans(),
@@ -642,18 +639,25 @@ def test_a_base_section_in_a_file(tmp_path: Path) -> None:
     assert read_experiment(path).algorithm.bases == {"feddyn": {"alpha": 0.125}}
 
 
-def test_the_moderator_can_switch_off_what_the_name_switches_on_but_not_on_what_it_does_not() -> None:
+def test_the_name_says_whether_there_is_recall_and_a_joint_update() -> None:
     def halves(*overrides: str) -> tuple[bool, bool]:
         recipe = read_experiment(None, overrides).recipe
         return recipe.recall, recipe.joint
 
     assert halves() == (True, True)
-    assert halves("moderator.recall=false") == (False, True)
-    assert halves("moderator.joint=false") == (True, False)
     assert halves("algorithm.name=feddig-no-recall") == (False, True)
     assert halves("algorithm.name=feddig-no-joint") == (True, False)
     assert halves("algorithm.name=fedavg") == (False, False)
     assert halves("algorithm.name=digests-only") == (False, True)
+
+
+@pytest.mark.parametrize("key", ["recall", "joint"])
+def test_files_of_the_last_release_with_removed_keys_are_read(tmp_path: Path, key: str) -> None:
+    path = written(tmp_path, f"[moderator]\n{key} = true\n{key}_epochs = 2\n")
+    assert getattr(read_experiment(path).moderator, f"{key}_epochs") == 2
+    assert f"\n{key} = " not in write_experiment(read_experiment(path))
+    with pytest.raises(SettingError, match=f'moderator.{key}: .* use algorithm.name = "feddig-no-{key}"'):
+        read_experiment(path, [f"moderator.{key}=false"])
 
 
 def test_infinity_never_slips_through_a_table() -> None:

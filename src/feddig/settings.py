@@ -179,11 +179,9 @@ class TrainingSettings:
 class ModeratorSettings:
     """[moderator]: what FedDig adds at the moderator."""
 
-    recall: bool = setting(True, "train recall models for absent silos")
     recall_epochs: int = setting(
         0, "passes of a recall model over its silo's digest; 0: training.local_epochs", least=0
     )
-    joint: bool = setting(True, "train the server model and P_G jointly after each round")
     joint_epochs: int = setting(1, "passes over the held digests in a joint update", least=1)
     joint_steps: int = setting(0, "steps of a joint update, instead of epochs; 0: by epochs", least=0)
     joint_lr: float | None = setting(None, "learning rate of M there; left out: training.lr", above=0)

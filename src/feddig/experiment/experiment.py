@@ -38,13 +38,8 @@ class Experiment:
 
     @property
     def recipe(self) -> Recipe:
-        """What the algorithm's name stands for, less what [moderator] switches off."""
-        recipe = read_recipe(self.algorithm.name)
-        return replace(
-            recipe,
-            recall=recipe.recall and self.moderator.recall,
-            joint=recipe.joint and self.moderator.joint,
-        )
+        """What the algorithm's name stands for."""
+        return read_recipe(self.algorithm.name)
 
     def base_algorithm(self) -> Algorithm:
         """Build the base algorithm with its own settings."""

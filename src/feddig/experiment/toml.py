@@ -19,6 +19,9 @@ from feddig.experiment.experiment import Experiment
 from feddig.files import FORMAT_VERSION, check_version
 from feddig.privacy.checks import check_privacy
 
+REMOVED = {"recall", "joint"}
+"""Former keys of [moderator]; an algorithm's name says the same."""
+
 
 def demo_experiment(overrides: Sequence[str] = (), defaults: Mapping[str, Any] | None = None) -> Experiment:
     """Give the demo's setting, which comes with the package."""
@@ -45,6 +48,7 @@ def read_experiment(
 def experiment_from_table(table: Mapping[str, Any]) -> Experiment:
     """Build an experiment from nested mappings, checking each key and value."""
     table = {key: value for key, value in table.items() if key != "format_version"}
+    table = _without_removed(table)
     algorithm = dict(_section(table.get("algorithm", {}), "algorithm"))
     bases = {name: algorithm.pop(name) for name in BASES if name in algorithm}
     experiment: Experiment = _build(Experiment, {**table, "algorithm": algorithm}, "")
@@ -52,6 +56,19 @@ def experiment_from_table(table: Mapping[str, Any]) -> Experiment:
     experiment = replace(experiment, algorithm=replace(experiment.algorithm, bases=checked))
     _check_whole(experiment)
     return experiment
+
+
+def _without_removed(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Drop removed keys, which older files hold as true; refuse other values."""
+    moderator = table.get("moderator")
+    if not isinstance(moderator, Mapping):
+        return table
+    for key in REMOVED & moderator.keys():
+        if moderator[key] is not True:
+            raise SettingError(
+                f'moderator.{key}: is no longer a setting; use algorithm.name = "feddig-no-{key}"'
+            )
+    return {**table, "moderator": {key: value for key, value in moderator.items() if key not in REMOVED}}
 
 
 def write_experiment(experiment: Experiment) -> str:

@@ -1,5 +1,6 @@
 """Set up the moderator of a federation from its contract: networks, digest terms, schedule, test images."""
 
+import hashlib
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,7 +66,10 @@ class ModeratorSetup:
             update_limit=None,
             digest_limit=None,
         )
-        return {"contract": lasting.hash}
+        # spelled with the keys that older checkpoints were hashed with
+        text = lasting.text.replace("\nrecall_epochs", "\nrecall = true\nrecall_epochs")
+        text = text.replace("\njoint_epochs", "\njoint = true\njoint_epochs")
+        return {"contract": hashlib.sha256(text.encode()).hexdigest()}
 
 
 def set_up_moderator(contract: Contract, test_set: Path, *, device: str = "auto") -> ModeratorSetup:
