@@ -147,7 +147,6 @@ def test_it_does_not_matter_which_cell_comes_first(
         (["feddig+adabest", "feddig-no-joint+adabest"], ["temporary", "none"], {}),
         (["feddig", "fedavg-large", "digests-only"], ["none", "groups"], {}),
         (["centralised", "fedavg"], ["none", "random"], {"absence": {"leave": 0.3}}),
-        (["feddig", "feddig-no-recall"], ["none", "departure"], {"moderator": {"recall": False}}),
         (["fedavg", "frozen"], ["none", "sequential"], {"training": {"rounds": 1}}),
     ],
 )

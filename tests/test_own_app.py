@@ -22,7 +22,7 @@ except SystemExit:
 """
 NEEDLESS = (
     "matplotlib", "pooch", "PIL.Image",
-    "feddig.cli", "feddig.report", "feddig.core.moderator", "feddig.federation.moderator",
+    "feddig.cli", "feddig.report", "feddig.federation.moderator",
     "sqlalchemy", "alembic", "uvicorn", "flwr.supernode.start_client_internal",
 )  # fmt: skip
 

@@ -34,7 +34,7 @@ def setting(
 
 @dataclass(frozen=True)
 class DataSettings:
-    """[data]: which images, and who holds them."""
+    """[data]: the images and how silos hold them."""
 
     name: str = setting(
         "fashion-mini",
@@ -55,7 +55,7 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class AbsenceSettings:
-    """[absence]: who is away, and when."""
+    """[absence]: which silos are absent, and when."""
 
     scenario: str = setting(
         "sequential", "who is away when",
@@ -104,7 +104,7 @@ class DigestSettings:
 
 @dataclass(frozen=True)
 class PrivacySettings:
-    """[privacy]: the noise on a digest, and what it is to promise."""
+    """[privacy]: the noise on a digest and what it promises."""
 
     mechanism: str = setting(
         "paper-laplace", "noise on the mixed features",

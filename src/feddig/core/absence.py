@@ -1,4 +1,4 @@
-"""Who is there in each round: one silo x round table of 0 and 1, drawn once, saved, printable."""
+"""Which silos are present in each round: a silo x round table of 0 and 1."""
 
 import csv
 import io
@@ -36,27 +36,27 @@ class Absence:
 
     @property
     def joined(self) -> np.ndarray:
-        """Boolean, silo x round: the silo has been there in this round or before, so its digest is held."""
+        """Boolean, silo x round: the silo has been present in this round or before, so its digest is held."""
         joined: np.ndarray = np.logical_or.accumulate(self.present, axis=1)
         return joined
 
     @property
     def away(self) -> np.ndarray:
-        """Boolean, silo x round: joined, but not there."""
+        """Boolean, silo x round: joined, but absent."""
         away: np.ndarray = self.joined & ~self.present
         return away
 
     def here(self, round: int) -> list[int]:
-        """List the silos that are there in a round."""
+        """Return the silos that are present in a round."""
         return [int(silo) for silo in np.flatnonzero(self.present[:, round])]
 
     def first_leave(self) -> int | None:
-        """Give the first round in which a silo that had joined is away, if there is one."""
+        """Return the first round in which a silo that had joined is away, if there is one."""
         rounds = np.flatnonzero(self.away.any(axis=0))
         return int(rounds[0]) if rounds.size else None
 
     def last_leave(self) -> int | None:
-        """Give the last round in which a silo goes away, if one ever does."""
+        """Return the last round in which a silo goes away, if one ever does."""
         leaves = self.away[:, 1:] & self.present[:, :-1]
         rounds = np.flatnonzero(leaves.any(axis=0))
         return int(rounds[-1]) + 1 if rounds.size else None
@@ -66,7 +66,7 @@ class Absence:
         return [int(round) for round in np.flatnonzero(self.away.any(axis=0))]
 
     def events(self) -> list[str]:
-        """Say in words who joins, leaves and returns when."""
+        """Return one line for each silo that joins, leaves or returns."""
         said = []
         for round in range(self.rounds):
             for silo in range(self.silos):
@@ -80,7 +80,7 @@ class Absence:
         return said
 
     def to_csv(self) -> str:
-        """Spell the table as CSV, a row a silo; the same form is read back by scenario "file"."""
+        """Return the table as CSV, one row per silo; the scenario "file" reads this form."""
         text = io.StringIO()
         text.write(HEADING + "\n")
         writer = csv.writer(text, lineterminator="\n")
@@ -126,7 +126,7 @@ Event = Callable[[int], int]
 
 
 def _none(present: np.ndarray, queue: list[int], event: Event) -> None:
-    """Everybody stays."""
+    """All silos stay."""
 
 
 def _temporary(present: np.ndarray, queue: list[int], event: Event) -> None:
@@ -146,29 +146,29 @@ def _sequential(present: np.ndarray, queue: list[int], event: Event) -> None:
 
 
 def _groups(present: np.ndarray, queue: list[int], event: Event) -> None:
-    """The first half is there 0-99; the second half joins at 100, when the first leaves."""
+    """The first half is present 0-99; the second half joins at 100, when the first leaves."""
     first, second = np.array_split(queue, 2)
     present[first, event(100) :] = False
     present[second, : event(100)] = False
 
 
 def _arrival(present: np.ndarray, queue: list[int], event: Event) -> None:
-    """One silo starts alone; from 50 on, one more joins every 10 rounds."""
+    """One silo starts alone; from round 50, one more joins every 10 rounds."""
     for place, silo in enumerate(queue[1:]):
         present[silo, : event(50 + 10 * place)] = False
 
 
 def _departure(present: np.ndarray, queue: list[int], event: Event) -> None:
-    """From 50 on, one more silo leaves every 10 rounds, until the last one is alone."""
+    """From round 50, one more silo leaves every 10 rounds, until one is left."""
     for place, silo in enumerate(queue[:-1]):
         present[silo, event(50 + 10 * place) :] = False
 
 
 def _round_robin(present: np.ndarray, queue: list[int], event: Event) -> None:
-    """Half of the silos (rounded up) are there; every 10 rounds the window moves on by one silo."""
+    """Half of the silos (rounded up) are present; every 10 rounds the window moves on by one silo."""
     silos, rounds = present.shape
     window = (silos + 1) // 2
-    # short runs scale an event to less than a round: the window then moves on every round
+    # in a short run the window moves every round
     length = max(1, event(10))
     present[:] = False
     for round in range(rounds):
@@ -190,7 +190,7 @@ SCENARIOS = (*PRESETS, "random", "file")
 
 
 def _queue(order: str, sizes: Sequence[int], seed: int) -> list[int]:
-    """Order the silos as they are to leave: by index, largest first, or at random."""
+    """Return the order in which silos leave: by index, largest first, or random."""
     silos = list(range(len(sizes)))
     if order == "index":
         return silos
@@ -204,7 +204,7 @@ def _queue(order: str, sizes: Sequence[int], seed: int) -> list[int]:
 
 
 def _markov(silos: int, rounds: int, leave: float, return_: float, stream: np.random.Generator) -> Absence:
-    """Everybody is there in round 0; then each silo leaves or returns by chance, each on its own."""
+    """All silos are present in round 0; then each leaves and returns at random, independently."""
     chances = stream.random((silos, rounds))
     present = np.ones((silos, rounds), dtype=bool)
     for round in range(1, rounds):

@@ -1,4 +1,4 @@
-"""Steps recorded once as a CUDA graph and replayed: a GPU is then not kept waiting for Python.
+"""Training steps recorded once as a CUDA graph and replayed, so that a GPU does not wait for Python.
 
 A recorded step finds its batch by itself: the order of a whole pass lies on the GPU, and each replay takes the
 next batch of it. One recording serves every silo that trains on the same source with the same settings.
@@ -24,13 +24,12 @@ from feddig.settings import TrainingSettings
 log = logging.getLogger("feddig")
 
 WARM_UP = 3
-"""Steps taken before recording, in which libraries choose their kernels and take their memory."""
+"""Steps before recording, in which libraries choose kernels and allocate memory."""
 LARGEST_ERROR, LARGEST_ERROR_BF16 = 0.02, 0.2
-"""Relative, between gradients by our kernels and by torch's: where pixels tie, they go different ways."""
+"""Largest relative difference from torch's gradients; ties between pixels are broken differently."""
 LARGEST_ERROR_OF_COMPANIONS = 0.9
-"""The same for a guidance producer. What reaches it through a classifier in bf16 is half rounding: on generated images
-torch's gradients were 18 to 50 % off from exact ones, ours 24 to 50 %. A gradient that is wrong altogether is off by
-100 % or more."""
+"""The same for a guidance producer, whose gradients in bf16 are half rounding error. On generated images torch's
+differed from exact ones by 18 to 50 %, ours by 24 to 50 %. A wrong gradient differs by 100 % or more."""
 MOST_KEPT = 6
 """Recordings a worker keeps; digests that arrive later make a new source, and the oldest recording goes."""
 
@@ -53,7 +52,7 @@ class Recorder:
         training: TrainingSettings,
         correction: Correction,
     ) -> Step:
-        """Give the recorded step for this training, recorded now if it is new; or the plain one if it must be."""
+        """Return the recorded step for this training, or a plain step where recording is impossible."""
         networks = tuple((id(trainee.network), trainee.lr) for trainee in trainees)
         key = (id(source), networks, training, correction.pull, correction.shift is not None)
         if key not in self._steps:
@@ -78,7 +77,7 @@ class Recorder:
                 step.check_kernels()
                 step.record(self._memory)
             except RuntimeError as error:
-                # torch raises nothing finer when a network asks the CPU for something in mid-step
+                # torch raises no narrower error when a network needs the CPU within a step
                 log.warning(
                     "a network cannot be recorded (%s); it is trained step by step", first_line(error)
                 )
@@ -109,7 +108,7 @@ class RecordedStep(Step):
         self._mixes = any(_mixes(trainee.network.module) for trainee in trainees)
 
     def check_kernels(self) -> None:
-        """Hold our kernels' gradients against torch's on a batch; where they fail or differ, torch's are used."""
+        """Compare our kernels' gradients with torch's on a batch; use torch's where ours fail or differ."""
         if not uses_kernels():
             return
         try:
@@ -130,13 +129,13 @@ class RecordedStep(Step):
         log.warning("our kernels do not work here (%s); torch's are used, which is slower", reason)
 
     def _limits(self) -> list[float]:
-        """Give how far the gradients of each network may be from torch's."""
+        """Return the largest allowed difference from torch's gradients, for each network."""
         bf16 = self.trainees[0].network.gradient.dtype == torch.bfloat16
         companions = [LARGEST_ERROR_OF_COMPANIONS] * (len(self.trainees) - 1)
         return [LARGEST_ERROR_BF16 if bf16 else LARGEST_ERROR, *companions]
 
     def _gradients(self) -> list[Tensor]:
-        """Give the gradients of each network on the first batch, without taking a step."""
+        """Return the gradients of each network on the first batch; no step is taken."""
         with torch.random.fork_rng(devices=[self.total.device]):
             torch.cuda.manual_seed(0)
             _, every = self.differentiate(self._order[: len(self._within)])
@@ -159,14 +158,14 @@ class RecordedStep(Step):
                 self._take_next()
             torch.cuda.synchronize()
             stream = torch.cuda.current_stream()
-            # other workers go on replaying meanwhile, which a recording of the strictest mode would forbid
+            # other workers replay meanwhile, which the strictest mode forbids
             with torch.cuda.graph(self._graph, pool=memory, stream=stream, capture_error_mode="thread_local"):
                 self._take_next()
 
     def run(self, rows: Tensor, size: int) -> int:
         """Replay the step for each batch of a pass."""
         steps = -(-len(rows) // size)
-        # a batch filled up with rows that do not count is right only if samples do not see each other
+        # filling the last batch up is right only if samples of a batch do not interact
         replayed = len(rows) // size if self._mixes else steps
         self._order[: len(rows)] = rows
         self._place.zero_()
@@ -184,5 +183,5 @@ class RecordedStep(Step):
 
 
 def _mixes(module: nn.Module) -> bool:
-    """Tell whether samples of a batch see each other in this network."""
+    """Return whether samples of a batch interact in this network."""
     return any(isinstance(layer, nn.modules.batchnorm._BatchNorm) for layer in module.modules())

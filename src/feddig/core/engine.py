@@ -1,6 +1,6 @@
-"""What an engine does: carry requests out and replies back. A silo that does not reply is absent.
+"""Engines carry requests to silos and replies back; a silo that does not reply is absent.
 
-The simulation's engine: silos live in this process, and the availability table says who replies.
+The engine here runs silos in this process; the availability table says which of them reply.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,23 +15,23 @@ from feddig.digest.digest import Digest
 
 
 class Engine(Protocol):
-    """Any means of reaching the silos."""
+    """A way to reach the silos."""
 
     def collect_digests(self, silos: Sequence[int], round: int) -> list[Digest]:
-        """Ask these silos for their digests; those who are not there send none."""
+        """Ask these silos for their digests; absent ones send none."""
         ...
 
     def known_away(self, requests: Sequence[Request]) -> list[Request]:
-        """Tell which silos are known to be away before anybody is asked; others may still not reply."""
+        """Return the requests to silos that are known to be absent; others may still not reply."""
         ...
 
     def exchange(self, requests: Sequence[Request]) -> list[Reply]:
-        """Send the requests out and give the replies that came back, in the silos' order."""
+        """Send the requests and return the replies that came back, in the silos' order."""
         ...
 
 
 class InProcessEngine:
-    """Runs the present silos: one after the other on a CPU, side by side on a GPU."""
+    """Runs the present silos: one after the other on a CPU, several at a time on a GPU."""
 
     def __init__(
         self,
@@ -43,15 +43,15 @@ class InProcessEngine:
         self._silos, self._absence, self._lanes, self._digest_of = silos, absence, workers, digest_of
 
     def collect_digests(self, silos: Sequence[int], round: int) -> list[Digest]:
-        """Have the asked silos that are there make their digests."""
+        """Return the digests of the present ones among these silos."""
         return [self._digest_of(self._silos[silo]) for silo in silos if self._absence.present[silo, round]]
 
     def known_away(self, requests: Sequence[Request]) -> list[Request]:
-        """Read from the table whom it would be no use to ask."""
+        """Return the requests to silos that the table says are absent."""
         return [request for request in requests if not self._here(request)]
 
     def exchange(self, requests: Sequence[Request]) -> list[Reply]:
-        """Have the silos that are there train."""
+        """Train the present silos and return their replies."""
         training = [self._lanes.submit(self._train(request)) for request in requests if self._here(request)]
         done = [future.result() for future in training]
         return [replace(one.result, seconds=one.seconds) for one in done]

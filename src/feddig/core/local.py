@@ -20,17 +20,17 @@ from feddig.settings import TrainingSettings
 
 @dataclass(frozen=True)
 class Effort:
-    """How long to train: so many passes over the samples, or so many steps if that is above 0."""
+    """How long to train: a number of passes over the samples, or a number of steps if that is above 0."""
 
     epochs: int = 1
     steps: int = 0
     draw: Callable[[torch.Generator], Tensor] | None = None
-    """Draws the places of a pass, in order; left out: all of them, shuffled."""
+    """Draws the samples of a pass, in order; left out: all of them, shuffled."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What a local training tells about itself; the weights are in the networks."""
+    """The result of a local training; the weights are in the networks."""
 
     steps: int
     loss: float
@@ -76,9 +76,9 @@ def train_locally(
 
 
 def passes(count: int, size: int, effort: Effort, stream: torch.Generator) -> Iterator[Tensor]:
-    """Give for each pass the places of its samples, shuffled; batches are cut from it in order.
+    """Yield for each pass the order of its samples; batches are cut from it.
 
-    Drawn on the CPU: the same on any device.
+    The order is drawn on the CPU, so it is the same on any device.
     """
     left = effort.steps
     for number in itertools.count():
@@ -92,9 +92,9 @@ def passes(count: int, size: int, effort: Effort, stream: torch.Generator) -> It
 
 @contextmanager
 def _dropout(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed torch's own stream for users' networks that draw while they train, and give it back as it was.
+    """Seed torch's global stream for networks with dropout, and restore it afterwards.
 
-    A GPU's stream belongs to all workers at once; there a run's own seed must do.
+    On a GPU all workers share one stream, so there it is left alone.
     """
     if device.type != "cpu":
         yield

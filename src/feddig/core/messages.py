@@ -1,4 +1,4 @@
-"""What the moderator and a silo say to each other in a round: plain tensors and numbers, nothing else."""
+"""The messages of a round: requests of the moderator and replies of the silos, as plain tensors and numbers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ State = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class Request:
-    """The moderator's push: train this model on your data."""
+    """The moderator's request to train this model."""
 
     silo: int
     round: int
     weights: Tensor
     """The model M of this round, all parameters in one vector."""
     state: State
-    """What the algorithm remembers of this silo; a silo that was away gets it back with the model."""
+    """The algorithm's state of this silo; a silo that was absent gets it back with the model."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """A silo's answer, or that of the recall model in its place: both go the same way from here."""
+    """A silo's reply, or its recall model's; both are treated alike."""
 
     silo: int
     round: int
@@ -36,4 +36,4 @@ class Reply:
     loss: float
     """Mean training loss over those steps."""
     seconds: float = 0.0
-    """How long that took where it was trained."""
+    """Seconds that the training took."""

@@ -1,7 +1,4 @@
-"""The moderator's side: keep digests, recall the absent, aggregate, update jointly.
-
-Which digests a pass of the joint update sees when it may not see all: drawn anew each time, and fairly.
-"""
+"""The moderator: it holds digests, trains recall models, aggregates updates and updates the model jointly."""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -30,7 +27,7 @@ class Recalling:
     futures: Sequence[Future[Done[Reply]]]
 
     def finish(self) -> list[Reply]:
-        """Wait for them and give their updates."""
+        """Wait for the recall models and return their updates."""
         done = [future.result() for future in self.futures]
         return [replace(one.result, seconds=one.seconds) for one in done]
 
@@ -66,11 +63,11 @@ class Moderator:
         self._weighting, self._seed = weighting, seed
 
     def push(self, round: int) -> list[Request]:
-        """Address the model M to every silo; who does not answer is absent."""
+        """Return a request to every silo; a silo that does not reply is absent."""
         return [Request(silo, round, self.weights, self.memory.silos[silo]) for silo in range(self.silos)]
 
     def hold(self, digests: Iterable[Digest]) -> None:
-        """Take in digests, each checked first."""
+        """Check these digests and hold them."""
         for digest in digests:
             check_digest(digest, f"digest of silo {digest.silo}")
             if digest.silo not in range(self.silos):
@@ -87,19 +84,19 @@ class Moderator:
             self._to_recall = self._to_train_on = None
 
     def begin_recall(self, requests: Sequence[Request]) -> Recalling:
-        """Start to stand in for each of these silos whose digest is held."""
+        """Start to train the recall models of these silos, as far as their digests are held."""
         held = [request for request in requests if request.silo in self.digests]
         if held:
             self._pool_digests()
         return Recalling([self._lanes.submit(self._stand_in(request)) for request in held])
 
     def recall(self, requests: Sequence[Request], replies: Sequence[Reply]) -> list[Reply]:
-        """Stand in for everybody who did not reply and whose digest is held."""
+        """Return the recall models' updates for the silos that did not reply and whose digests are held."""
         answered = {reply.silo for reply in replies}
         return self.begin_recall([request for request in requests if request.silo not in answered]).finish()
 
     def seconds_of(self, stand_ins: Sequence[Reply]) -> float:
-        """Give the time that recall models took, each counted for the share of the device that it had."""
+        """Return the seconds that recall models took, divided by the number of workers."""
         return sum(reply.seconds for reply in stand_ins) / self._lanes.count
 
     def _stand_in(self, request: Request) -> Callable[[Worker], Reply]:
@@ -125,7 +122,7 @@ class Moderator:
         return train
 
     def aggregate(self, round: int, replies: Sequence[Reply]) -> None:
-        """Turn real and recalled updates alike into the model A; without any, everything stays."""
+        """Aggregate real and recalled updates into the model A; without any, the model stays."""
         if not replies:
             return
         for reply in replies:
@@ -142,7 +139,7 @@ class Moderator:
             )
 
     def joint_update(self, round: int) -> Trained | None:
-        """Train A and P_G together on every digest held: that is M for the next round."""
+        """Train A and P_G jointly on all held digests; the result is M of the next round."""
         if not self.digests:
             return None
         self._pool_digests()
@@ -168,7 +165,7 @@ class Moderator:
         return trained
 
     def _within_budget(self) -> Callable[[torch.Generator], Tensor] | None:
-        """Give what draws the digests of a pass, if the joint update is not to see them all."""
+        """Return a function that draws the digests of a pass, or None if the joint update uses all."""
         budget, held = self._settings.digest_budget, [self.digests[silo] for silo in sorted(self.digests)]
         if not budget or budget >= sum(map(len, held)):
             return None
@@ -177,7 +174,7 @@ class Moderator:
         return lambda stream: draw_fairly(silos, classes, budget, stream)
 
     def _pool_digests(self) -> None:
-        """Put the held digests together as samples, if that is not done yet."""
+        """Pool the held digests as samples, unless that is done."""
         if self._to_recall is None:
             assert self.guidance_producer is not None
             held = [self.digests[silo] for silo in sorted(self.digests)]
@@ -192,11 +189,11 @@ class Moderator:
         return self._lanes.first.network.device
 
     def parameter_norm(self) -> float:
-        """Give the length of the weights: a collapse shows here before it shows in the accuracy."""
+        """Return the norm of the weights; a collapse shows here before it shows in the accuracy."""
         return float(self.weights.norm())
 
     def state(self) -> dict[str, Tensor]:
-        """Give all that the next round depends on, apart from the digests."""
+        """Return everything that the next round depends on, apart from the digests."""
         state = {"weights": self.weights, "samples": torch.tensor(self.samples)}
         if self.guidance_producer is not None:
             state["guidance"] = self.guidance_producer.weights()
@@ -206,7 +203,7 @@ class Moderator:
         return state
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Take such a state over."""
+        """Load such a state."""
         device = self._device
         if state["weights"].shape != self.weights.shape:
             raise FileFormatError(
@@ -230,26 +227,26 @@ def _shapes(digest: Digest) -> tuple[tuple[int, ...], int]:
 
 
 def draw_fairly(silos: np.ndarray, classes: np.ndarray, budget: int, stream: torch.Generator) -> Tensor:
-    """Draw so many digests, in random order: as many from each silo, and within a silo as many of each class.
+    """Draw `budget` digests in random order, equally many from each silo and, within a silo, from each class.
 
-    Silos or classes that have fewer give all they have. A digest's class is the one with the largest share in it.
+    Silos or classes with fewer digests give all they have. A digest's class is the one with the largest share in it.
     """
     shuffled = torch.randperm(len(silos), generator=stream).numpy()
     kinds = np.unique(np.stack([silos, classes]), axis=1, return_inverse=True)[1].reshape(-1)
-    turn_in_class = _turns(kinds[shuffled])
-    by_class = np.argsort(turn_in_class, kind="stable")
-    turn_in_silo = np.empty_like(turn_in_class)
-    turn_in_silo[by_class] = _turns(silos[shuffled][by_class])
-    chosen = np.argsort(turn_in_silo, kind="stable")[:budget]
+    rank_in_class = _ranks(kinds[shuffled])
+    by_class = np.argsort(rank_in_class, kind="stable")
+    rank_in_silo = np.empty_like(rank_in_class)
+    rank_in_silo[by_class] = _ranks(silos[shuffled][by_class])
+    chosen = np.argsort(rank_in_silo, kind="stable")[:budget]
     return torch.from_numpy(shuffled[np.sort(chosen)])
 
 
-def _turns(groups: np.ndarray) -> np.ndarray:
-    """Number the members of each group in the order in which they stand: 0, 1, 2 and on."""
+def _ranks(groups: np.ndarray) -> np.ndarray:
+    """Number the members of each group in order: 0, 1, 2, ..."""
     order = np.argsort(groups, kind="stable")
     ordered = groups[order]
     starts = np.r_[True, ordered[1:] != ordered[:-1]]
     first = np.maximum.accumulate(np.where(starts, np.arange(len(groups)), 0))
-    turns = np.empty(len(groups), dtype=np.int64)
-    turns[order] = np.arange(len(groups)) - first
-    return turns
+    ranks = np.empty(len(groups), dtype=np.int64)
+    ranks[order] = np.arange(len(groups)) - first
+    return ranks

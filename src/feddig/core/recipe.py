@@ -1,4 +1,4 @@
-"""What an algorithm's name stands for: which base, which model, which of FedDig's two halves."""
+"""What an algorithm's name stands for: its base, its model, and whether it recalls and updates jointly."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ FEDDIG = ("feddig", "feddig-no-recall", "feddig-no-joint")
 
 @dataclass(frozen=True)
 class Recipe:
-    """An algorithm's name, taken apart."""
+    """What an algorithm does, read from its name."""
 
     name: str
     base: str = "fedavg"
@@ -23,13 +23,13 @@ class Recipe:
     recall: bool = False
     joint: bool = False
     frozen: bool = False
-    """Never trained again once a silo that had joined leaves."""
+    """Not trained again after the first leave."""
     centralised: bool = False
-    """All silos' training data in one place: the upper mark."""
+    """Trained on all silos' data in one place, as an upper bound."""
 
 
 def read_recipe(name: str) -> Recipe:
-    """Take an algorithm's name apart; an unknown one is an error that names the nearest."""
+    """Return what a name stands for; the error for an unknown name gives the nearest known one."""
     kind, plus, base = name.partition("+")
     base = base if plus else "fedavg"
     if kind in FEDDIG and base in BASES:
@@ -49,7 +49,7 @@ def read_recipe(name: str) -> Recipe:
 
 
 def names() -> list[str]:
-    """List every name that can be run."""
+    """Return every name that can be run."""
     alone = [*BASES, *(base + LARGE for base in BASES), "centralised", "digests-only"]
     over_a_base = [
         kind + tail for kind in (*FEDDIG, "frozen") for tail in ("", *("+" + base for base in BASES))

@@ -28,22 +28,22 @@ SIDE = 8
 AT_ONCE, AT_ONCE_ON_GPU = 1024, 4096
 """Images that are encoded or classified at a time."""
 LARGEST_IN_MEMORY = 2**31
-"""Features of more bytes than this go into an unnamed file that is memory-mapped."""
+"""Features that need more bytes are kept in an unnamed memory-mapped file."""
 LARGEST_SHARE = 0.5
-"""Of a GPU's free memory, for the pixels; what takes more is read from the CPU batch by batch."""
+"""Share of a GPU's free memory that pixels may take; larger sets are read from the CPU batch by batch."""
 
 
 class Source(Protocol):
-    """Anything that a step of the local loop can read a batch from."""
+    """Rows that a training step can read a batch from."""
 
     def __len__(self) -> int: ...
 
     def inputs(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Give what goes into the classifier for these rows."""
+        """Return the classifier's inputs for these rows."""
         ...
 
     def targets(self, rows: Tensor) -> Tensor:
-        """Give what should come out: class numbers or soft labels."""
+        """Return the targets for these rows: class numbers or soft labels."""
         ...
 
 
@@ -57,15 +57,15 @@ class Samples:
         return len(self.source) if self.rows is None else len(self.rows)
 
     def inputs(self, places: Tensor) -> tuple[Tensor, ...]:
-        """Give what goes into the classifier for the samples at these places."""
+        """Return the classifier's inputs for these samples."""
         return self.source.inputs(self.rows_at(places))
 
     def targets(self, places: Tensor) -> Tensor:
-        """Give what should come out."""
+        """Return the targets for these samples."""
         return self.source.targets(self.rows_at(places))
 
     def rows_at(self, places: Tensor) -> Tensor:
-        """Give the source's rows of the samples at these places."""
+        """Return the source's rows of these samples."""
         return places if self.rows is None else self.rows[places]
 
 
@@ -99,16 +99,16 @@ class ImageSource:
         return len(self._images)
 
     def inputs(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Give images, and features where the model sees them."""
+        """Return images, and features where the model sees them."""
         features = self.features
         return (self.images(rows),) if features is None else (self.images(rows), features[rows])
 
     def targets(self, rows: Tensor) -> Tensor:
-        """Give class numbers."""
+        """Return class numbers."""
         return self.labels[rows]
 
     def images(self, rows: Tensor) -> Tensor:
-        """Give images as floats in [0, 1], padded."""
+        """Return images as floats in [0, 1], padded."""
         if self._pixels is not None:
             return _floats(self._pixels[rows])
         return _pad(_floats(self._read(rows.cpu().numpy()).to(self.device)))
@@ -119,7 +119,7 @@ class ImageSource:
         encoder = self._encoder
         if encoder is None:
             return None
-        # in full precision, whatever the training that first asks for them runs in
+        # in full precision, whatever the precision of training
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
             every = torch.split(torch.arange(len(self), device=self.device), AT_ONCE)
             encoded = (encoder(self.images(rows)) for rows in every)
@@ -132,7 +132,7 @@ class ImageSource:
 
     def _read(self, rows: np.ndarray) -> Tensor:
         pixels = np.ascontiguousarray(self._images.pixels[rows])
-        # through one dimension: a lone channel may carry any stride, and torch chooses its sums by strides
+        # a single channel may have any stride, and the order of torch's sums depends on strides
         return torch.from_numpy(pixels.reshape(-1)).view(pixels.shape)
 
     def _size(self) -> int:
@@ -145,7 +145,7 @@ class ImageSource:
 
 
 class RawSamples(Samples):
-    """A silo's own images, or those that a model is tested on."""
+    """Images of a silo, or images that a model is tested on."""
 
     source: ImageSource
 
@@ -154,7 +154,7 @@ class RawSamples(Samples):
 
     @classmethod
     def all_of(cls, source: ImageSource) -> Self:
-        """Give all images of a source."""
+        """Return all images of a source."""
         return cls(source, np.arange(len(source)))
 
     @property
@@ -169,7 +169,7 @@ class RawSamples(Samples):
         return None if features is None else features[self.rows]
 
     def images(self, places: Tensor) -> Tensor:
-        """Give the images at these places."""
+        """Return the images of these samples."""
         return self.source.images(self.rows_at(places))
 
 
@@ -194,7 +194,7 @@ class DigestSource:
         self._labels = torch.cat([digest.labels for digest in digests])
         self._guidance_producer, self._train_guidance = guidance_producer, train_guidance
         sizes = [len(digest) for digest in digests]
-        # the digests themselves become views, so that they are in memory once
+        # the digests become views of the pool, so that memory holds them once
         self._digests = {
             digest.silo: replace(digest, features=features, labels=labels)
             for digest, features, labels in zip(
@@ -208,27 +208,27 @@ class DigestSource:
         return len(self._labels)
 
     def with_guidance_in_training(self) -> Self:
-        """Give the same digests for the joint update."""
+        """Return the same digests for the joint update."""
         source = copy.copy(self)
         source._train_guidance = True
         return source
 
     def of(self, silo: int) -> Samples:
-        """Give the digests of one silo as samples."""
+        """Return the digests of one silo as samples."""
         return Samples(self, self._rows[silo])
 
     def digests(self) -> dict[int, Digest]:
-        """Give the digests by silo."""
+        """Return the digests by silo."""
         return dict(self._digests)
 
     def inputs(self, rows: Tensor) -> tuple[Tensor, ...]:
-        """Give guidance and digest features; gradients reach P_G in the joint update only."""
+        """Return guidance and digest features; gradients reach P_G in the joint update only."""
         features = self._features[rows]
         with torch.set_grad_enabled(self._train_guidance):
             return self._guidance_producer.train(self._train_guidance)(features), features
 
     def targets(self, rows: Tensor) -> Tensor:
-        """Give soft labels."""
+        """Return soft labels."""
         return self._labels[rows]
 
 
@@ -243,16 +243,16 @@ def _pad(images: Tensor) -> Tensor:
 
 
 def _missing(height: int, width: int) -> tuple[int, int]:
-    """Count the rows and columns that padding adds: none to a row of a table, which no pool divides."""
+    """Return how many rows and columns padding adds; a one-row image is not padded."""
     return (0, 0) if height == 1 else (-height % SIDE, -width % SIDE)
 
 
 def _room(shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """Make room for features; much of it on disk, so that sets larger than memory work."""
+    """Allocate features; on disk where they would not fit into memory."""
     count = int(np.prod(shape))
     if device.type != "cpu" or count * 4 <= LARGEST_IN_MEMORY:
         return torch.empty(shape, device=device)
-    with tempfile.TemporaryDirectory() as folder:  # gone at once; the mapping keeps the bytes
+    with tempfile.TemporaryDirectory() as folder:  # deleted at once; the mapping keeps the bytes
         file = str(Path(folder) / "features")
         return torch.from_file(file, shared=True, size=count, dtype=torch.float32).view(shape)
 
@@ -263,7 +263,7 @@ def _free_memory(device: torch.device) -> int:
 
 @torch.no_grad()
 def accuracy(network: FlatNetwork, samples: RawSamples) -> float | None:
-    """Give the percentage of samples that the network classifies rightly; None where there are none."""
+    """Return the percentage of samples that the network classifies correctly; None without samples."""
     if not len(samples):
         return None
     network.module.eval()

@@ -1,4 +1,4 @@
-"""A silo's side: make the digest once, then train and reply whenever asked."""
+"""A silo: it makes its digest once, then trains when asked and replies with its update."""
 
 from torch import nn
 

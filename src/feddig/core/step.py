@@ -45,7 +45,7 @@ class Step:
         """The sum of the losses since the beginning."""
 
     def begin(self, correction: Correction) -> None:
-        """Start a local training from the weights that the networks hold now, with momentum at rest."""
+        """Start a local training from the networks' present weights, with zero momentum."""
         for buffer in self._buffers:
             buffer.zero_()
         self.total.zero_()
@@ -55,14 +55,14 @@ class Step:
             self._shift.copy_(correction.shift)
 
     def run(self, rows: Tensor, size: int) -> int:
-        """Take a step for each batch of a pass; the last may be shorter, none is dropped. Give their number."""
+        """Take a step for each batch of a pass, also for a shorter last one; return the number of steps."""
         batches = torch.split(rows, size)
         for batch in batches:
             self.take(batch)
         return len(batches)
 
     def take(self, rows: Tensor, counted: Tensor | None = None) -> None:
-        """Take one step on a batch; where `counted` is false, a row only fills up the batch."""
+        """Take one step on a batch; rows where `counted` is false are ignored."""
         loss, gradients = self.differentiate(rows, counted)
         with torch.no_grad():
             for trainee, buffer, own in zip(self.trainees, self._buffers, gradients, strict=True):
@@ -73,7 +73,7 @@ class Step:
     def differentiate(
         self, rows: Tensor, counted: Tensor | None = None
     ) -> tuple[Tensor, list[Sequence[Tensor]]]:
-        """Give a batch's loss and, for each network in training, its gradients."""
+        """Return a batch's loss and, for each network in training, its gradients."""
         loss = self._loss(rows, counted)
         every = [trainee.network.parameters for trainee in self.trainees]
         gradients = iter(
@@ -93,7 +93,7 @@ class Step:
         return torch.where(counted, losses, 0).sum() / counted.sum()
 
     def _descend(self, trainee: Trainee, buffer: Tensor) -> None:
-        """Move one network along its momentum, whose buffer starts at zero each round."""
+        """Update one network by SGD with momentum."""
         network, training = trainee.network, self._training
         gradient = network.gradient.float()
         if network is self._classifier:
@@ -107,7 +107,7 @@ class Step:
         network.publish()
 
     def _correct(self, gradient: Tensor) -> None:
-        """Add what the algorithm asks for."""
+        """Add the algorithm's correction to the gradient."""
         if self._start is not None:
             gradient.add_(self._classifier.vector - self._start, alpha=self._pull)
         if self._shift is not None:

@@ -13,16 +13,16 @@ from feddig.core.recipe import Recipe
 
 @dataclass(frozen=True)
 class RoundResult:
-    """What happened in a round."""
+    """The result of a round."""
 
     round: int
     replies: Sequence[Reply]
     stand_ins: Sequence[Reply]
     joint: Trained | None
     seconds_silos: float
-    """Until the last reply was there."""
+    """Until the last reply arrived."""
     seconds_recall: float
-    """That the recall models took; where they train beside the silos, this is not on top of the silos' time."""
+    """Of the recall models; this overlaps with the silos' time where both train at once."""
     seconds_joint: float
 
 
@@ -62,13 +62,13 @@ def run_rounds(
 
 
 class Clock:
-    """A stop-watch that tells the seconds since it was last read."""
+    """A stopwatch."""
 
     def __init__(self) -> None:
         self._since = time.perf_counter()
 
     def lap(self) -> float:
-        """Give the seconds since the last reading."""
+        """Return the seconds since the last call."""
         now = time.perf_counter()
         self._since, since = now, self._since
         return now - since

@@ -1,4 +1,4 @@
-"""One experiment: everything that decides a run's numbers, a section of the TOML file each."""
+"""One experiment: everything that decides a run's numbers, one field per section of the TOML file."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path

@@ -1,11 +1,4 @@
-"""Which device a run uses, and what it is called.
-
-In which number format training computes: full, tf32 or bf16, and which of them a device does well.
-
-The networks of an experiment: those that it names, or a user's own.
-
-How an experiment is laid out before anything is trained: which data, who holds it, who is away when.
-"""
+"""What is set up from an experiment before training: device, precision, networks, data, partition, absence."""
 
 import copy
 import platform
@@ -32,7 +25,7 @@ from feddig.seeds import derive
 
 
 def choose_device(name: str) -> torch.device:
-    """Take auto, cpu, cuda or cuda:N at its word; auto is the first GPU if there is one."""
+    """Return the device named auto, cpu, cuda or cuda:N; auto is the first GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     kind, _, number = name.partition(":")
@@ -48,7 +41,7 @@ def choose_device(name: str) -> torch.device:
 
 
 def describe_device(device: torch.device) -> str:
-    """Name the device as a report should."""
+    """Return the device's name for reports."""
     if device.type == "cuda":
         return f"{torch.cuda.get_device_name(device)} ({device})"
     threads = torch.get_num_threads()
@@ -56,11 +49,11 @@ def describe_device(device: torch.device) -> str:
 
 
 AMPERE = (8, 0)
-"""The first generation of NVIDIA's GPUs with matrix units for tf32 and bf16."""
+"""The first NVIDIA GPUs with tf32 and bf16 units."""
 
 
 def choose_precision(asked: str | None, device: torch.device) -> str:
-    """Take what was asked for; left open, a GPU with the units for it trains in bf16, anything else in fp32."""
+    """Return the number format: the given one, else bf16 on a GPU that supports it and fp32 elsewhere."""
     has_units = device.type == "cuda" and torch.cuda.get_device_capability(device) >= AMPERE
     if asked is None:
         return "bf16" if has_units else "fp32"
@@ -70,7 +63,7 @@ def choose_precision(asked: str | None, device: torch.device) -> str:
 
 
 def prepare_device(precision: str | None, device: torch.device) -> None:
-    """Tell torch, for the whole process, what it may round; after training in bf16, evaluation may use tf32."""
+    """Set torch's rounding for the whole process; with training in bf16, evaluation may use tf32."""
     if device.type != "cuda":
         return
     tf32 = precision != "fp32"
@@ -125,7 +118,7 @@ def build_networks(
 
 @contextmanager
 def _initial_weights(experiment: Experiment, name: str) -> Iterator[None]:
-    """Draw a network's initial weights from its own stream, and leave torch's global one as it was."""
+    """Seed torch for a network's initial weights, and restore torch's global stream afterwards."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(experiment.seed, "initial weights", name))
         yield
@@ -133,7 +126,7 @@ def _initial_weights(experiment: Experiment, name: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Layout:
-    """An experiment with its data dealt out and its absence drawn."""
+    """An experiment with its data partitioned and its absence drawn."""
 
     experiment: Experiment
     """Resolved: nothing is left open."""
@@ -142,13 +135,13 @@ class Layout:
     absence: Absence
 
     def training_rows(self) -> list[np.ndarray]:
-        """List the rows each silo trains on; the centralised control is one silo that holds them all."""
+        """Return the rows that each silo trains on; the centralised control is one silo that holds all."""
         rows = [share.train for share in self.partition.shares]
         return [np.sort(np.concatenate(rows))] if self.experiment.recipe.centralised else rows
 
 
 def lay_out(experiment: Experiment, dataset: Dataset | None = None, device: str = "cpu") -> Layout:
-    """Load the data set (unless it is given), deal it out, draw the absence, resolve every setting."""
+    """Load the data set unless it is given, partition it, draw the absence, resolve every setting."""
     experiment = with_precision(experiment.resolved(), choose_device(device))
     if dataset is not None and experiment.data.limit:
         raise SettingError("data.limit: does not apply to a data set given in Python; give fewer images")

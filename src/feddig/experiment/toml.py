@@ -24,7 +24,7 @@ REMOVED = {"recall", "joint"}
 
 
 def demo_experiment(overrides: Sequence[str] = (), defaults: Mapping[str, Any] | None = None) -> Experiment:
-    """Give the demo's setting, which comes with the package."""
+    """Return the demo's experiment, which comes with the package."""
     with as_file(files("feddig") / "demo.toml") as path:
         return read_experiment(path, overrides, defaults)
 
@@ -32,7 +32,7 @@ def demo_experiment(overrides: Sequence[str] = (), defaults: Mapping[str, Any] |
 def read_experiment(
     path: str | Path | None = None, overrides: Sequence[str] = (), defaults: Mapping[str, Any] | None = None
 ) -> Experiment:
-    """Read an experiment file, then apply `section.key=value` overrides; defaults lie beneath both."""
+    """Read an experiment file, then apply `section.key=value` overrides; both override the defaults."""
     table = _nest(defaults or {})
     if path is not None:
         _merge(table, _read_toml(Path(path)))
@@ -72,7 +72,7 @@ def _without_removed(table: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def write_experiment(experiment: Experiment) -> str:
-    """Spell an experiment as TOML; settings that are left out (None) do not appear."""
+    """Return an experiment as TOML; settings that are None do not appear."""
     lines = [f"format_version = {FORMAT_VERSION}", f"seed = {experiment.seed}"]
     for part in dataclasses.fields(experiment)[1:]:
         section = getattr(experiment, part.name)
@@ -83,7 +83,7 @@ def write_experiment(experiment: Experiment) -> str:
 
 
 def keys() -> dict[str, dataclasses.Field[Any]]:
-    """List every key as it is written in a file, with its field: for documents and suggestions."""
+    """Return every key of an experiment file with its field."""
     listed: dict[str, dataclasses.Field[Any]] = {}
     for part in dataclasses.fields(Experiment):
         if not isinstance(part.default_factory, type):
@@ -105,7 +105,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise SettingError(f"{path}: no such experiment file") from None
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"{path}: cannot be read ({error})") from None
-    except (ValueError, RecursionError) as error:  # also numbers of thousands of digits, which Python refuses
+    except (ValueError, RecursionError) as error:  # also raised for numbers of thousands of digits
         raise SettingError(f"{path}: not valid TOML: {error}") from None
     if "format_version" in table:
         check_version(path, table["format_version"])
@@ -119,7 +119,7 @@ def _read_override(text: str) -> dict[str, Any]:
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except (ValueError, RecursionError):
-        parsed = value.strip()  # a bare word is a string, so that nobody needs quotes inside quotes
+        parsed = value.strip()  # a bare word is a string
     return _nest({key.strip(): parsed})
 
 
@@ -183,7 +183,7 @@ _WANTED: dict[type, str] = {int: "a whole number", float: "a number", str: "a te
 
 
 def _check(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
-    """Give the value in its field's type, or say what is wrong with it."""
+    """Return the value in its field's type, or say what is wrong with it."""
     if isinstance(kind, types.UnionType):
         kind = next(part for part in kind.__args__ if part is not type(None))
     if typing.get_origin(kind) is tuple:
@@ -219,7 +219,7 @@ def _check_range(name: str, value: float, limits: Mapping[str, Any]) -> None:
 
 
 def _check_whole(experiment: Experiment) -> None:
-    """Check what no single key can show."""
+    """Check settings that depend on each other."""
     read_recipe(experiment.algorithm.name)
     split, weights = experiment.data.split, experiment.digest.weights
     if len(split) != 3 or not math.isclose(sum(split), 1, abs_tol=1e-6) or split[0] <= 0:
@@ -245,7 +245,7 @@ def _plain(section: Any) -> dict[str, Any]:
 
 
 def spell_table(table: Mapping[str, Any]) -> list[str]:
-    """Spell a table of plain values as lines of TOML; what is None does not appear."""
+    """Return a table of plain values as lines of TOML; None does not appear."""
     return [f"{key} = {_spell_value(value)}" for key, value in table.items() if value is not None]
 
 
@@ -253,7 +253,7 @@ def _spell_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        # JSON's escapes are TOML's too, but for one character that TOML wants escaped
+        # JSON's escapes are TOML's, except for one character
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple):
         return "[" + ", ".join(_spell_value(item) for item in value) + "]"

@@ -39,7 +39,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a cell: its summary, or why there is none."""
+    """The result of a cell: its summary, or why there is none."""
 
     cell: Cell
     summary: Mapping[str, Any] | None
@@ -53,7 +53,7 @@ def grid(
     seeds: Sequence[int],
     out: str | Path,
 ) -> list[Cell]:
-    """Lay the grid out, each cell with its folder OUT/<algorithm>/<scenario>/seed-<n>."""
+    """Return the cells of a grid, each with its folder OUT/<algorithm>/<scenario>/seed-<n>."""
     out, cells = Path(out), []
     for seed, scenario, algorithm in itertools.product(seeds, scenarios, algorithms):
         settled = replace(
@@ -78,7 +78,7 @@ def run_grid(
     networks: Networks | None = None,
     progress: Callable[[], Progress] | None = None,
 ) -> list[Outcome]:
-    """Run all cells, those that are finished excepted; a cell that fails does not stop the others."""
+    """Run all cells that are not finished; a cell that fails does not stop the others."""
 
     def advance(cell: Cell, until: int | None = None) -> dict[str, Any]:
         shown = progress() if progress else None
@@ -109,7 +109,7 @@ def run_grid(
             ):
                 if not ResultsFolder(cells[child].path).started and _rounds_done(folder) <= at:
                     advance(cell, until=at)
-                    with suppress(FedDigError):  # a child that cannot be made says so when its turn comes
+                    with suppress(FedDigError):  # a child that cannot be branched fails when it is run itself
                         _branch(folder, cells[child], plans[child])
             outcomes.append(Outcome(cell, folder.summary() if folder.finished else advance(cell)))
         except FedDigError as error:
@@ -118,16 +118,16 @@ def run_grid(
     return outcomes
 
 
-_Deeds = tuple[tuple[int, ...], tuple[int, ...], bool, bool]
-"""Of a round: who trains, who is recalled, whether digests are collected, whether there is a joint update."""
+_RoundPlan = tuple[tuple[int, ...], tuple[int, ...], bool, bool]
+"""A round: which silos train, which are recalled, whether digests are collected, whether there is a joint update."""
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """All that decides a cell's weights: what is the same throughout, and what each round does."""
+    """Everything that decides a cell's weights: what is constant, and what each round does."""
 
     constant: str
-    rounds: tuple[_Deeds, ...]
+    rounds: tuple[_RoundPlan, ...]
     experiment: Experiment
     availability: str
 
@@ -135,19 +135,19 @@ class _Plan:
     def of(cls, layout: Layout) -> "_Plan":
         experiment, recipe, absence = layout.experiment, layout.experiment.recipe, layout.absence
         frozen_from = absence.first_leave() if recipe.frozen else None
-        rounds: list[_Deeds] = []
+        rounds: list[_RoundPlan] = []
         for round in range(absence.rounds):
             if frozen_from is not None and round >= frozen_from:
                 rounds.append(((), (), False, False))
                 continue
-            here = _who_matters(recipe, absence, round)
+            here = _decisive_silos(recipe, absence, round)
             away = [silo for silo in range(absence.silos) if absence.away[silo, round]]
             recalled = tuple(away) if recipe.recall else ()
             rounds.append((tuple(here), recalled, recipe.collects_digests, recipe.joint))
         return cls(_constant(experiment, recipe), tuple(rounds), experiment, absence.to_csv())
 
     def shared_rounds(self, other: "_Plan") -> int:
-        """Count the first rounds in which both do exactly the same."""
+        """Return the number of first rounds in which both do the same."""
         if self.constant != other.constant:
             return 0
         pairs = itertools.takewhile(
@@ -156,17 +156,17 @@ class _Plan:
         return len(list(pairs))
 
 
-def _who_matters(recipe: Recipe, absence: Absence, round: int) -> list[int]:
-    """List the silos whose presence in a round decides its outcome."""
+def _decisive_silos(recipe: Recipe, absence: Absence, round: int) -> list[int]:
+    """Return the silos whose presence in a round matters."""
     if recipe.centralised:
-        return []  # the pooled data is always there
+        return []  # the pooled data is always present
     if not recipe.silos_train:
         return [silo for silo in range(absence.silos) if absence.joined[silo, round]]
     return absence.here(round)
 
 
 def _constant(experiment: Experiment, recipe: Recipe) -> str:
-    """Spell what decides the weights in every round alike; names and absence are left to the rounds."""
+    """Return as text what decides the weights in every round; names and absence belong to the rounds."""
     traits = (recipe.base, recipe.sees_features, recipe.silos_train, recipe.centralised)
     neutral = replace(
         experiment,
@@ -177,7 +177,7 @@ def _constant(experiment: Experiment, recipe: Recipe) -> str:
 
 
 def _branches(plans: Sequence[_Plan]) -> dict[int, tuple[int, int]]:
-    """Give each cell the earlier one it shares most rounds with: child -> (parent, rounds shared)."""
+    """Find for each cell the earlier one it shares most rounds with: child -> (parent, shared rounds)."""
     branches = {}
     for child, plan in enumerate(plans):
         shared = [(plan.shared_rounds(plans[parent]), -parent) for parent in range(child)]
@@ -188,7 +188,7 @@ def _branches(plans: Sequence[_Plan]) -> dict[int, tuple[int, int]]:
 
 
 def _branch(parent: ResultsFolder, child: Cell, plan: _Plan) -> None:
-    """Copy an interrupted run under the child's name; its experiment goes last, as with any new run."""
+    """Copy an interrupted run into the child's folder; its experiment.toml is written last."""
     folder = ResultsFolder(child.path)
     folder.claim()
     for name in ("digests", "checkpoint"):
@@ -208,7 +208,7 @@ def _rounds_done(folder: ResultsFolder) -> int:
 
 
 def _check_same(cell: Cell, plan: _Plan) -> None:
-    """Refuse to go on with a folder that was begun under other settings."""
+    """Refuse to resume a folder that was started with other settings."""
     folder = ResultsFolder(cell.path)
     if not folder.started:
         return

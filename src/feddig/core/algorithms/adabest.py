@@ -28,13 +28,13 @@ class AdaBest(Plain):
         return Correction(shift=-self.mu * state["drift"])
 
     def aggregate(self, round: Round, memory: Memory) -> tuple[Tensor, Memory]:
-        """Renew the drift of those who replied and step on by the federation's own."""
+        """Update the drift estimates of the silos that replied, then move the model by the federation's drift."""
         silos = list(memory.silos)
         for reply in round.replies:
             old, last = silos[reply.silo]["drift"], int(silos[reply.silo]["last"])
             drift = -reply.update if last == NEVER else old / (round.number - last) - reply.update
             silos[reply.silo] = {"drift": drift, "last": torch.tensor(round.number)}
         mean = round.weights + weighted_sum(round.shares(), [reply.update for reply in round.replies])
-        # when fewer silos reply the mean jumps, and this difference contains the jump: AdaBest is like that
+        # when fewer silos reply the mean jumps, and this difference contains the jump: a property of AdaBest
         weights = mean - self.beta * (memory.shared["mean"] - mean)
         return weights, Memory({"mean": mean}, tuple(silos))

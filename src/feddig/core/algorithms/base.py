@@ -36,7 +36,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Round:
-    """What an algorithm may know when it aggregates; at least one reply is there."""
+    """What an algorithm knows when it aggregates; there is at least one reply."""
 
     number: int
     weights: Tensor
@@ -48,23 +48,23 @@ class Round:
     """rho of the local optimiser."""
 
     def shares(self) -> list[float]:
-        """Give the replies' aggregation weights p_i, which sum to 1 over those who replied."""
+        """Return the aggregation weights p_i of the replies, which sum to 1."""
         return shares([self.importance[reply.silo] for reply in self.replies])
 
 
 class Algorithm(Protocol):
-    """The whole of what differs between one federated algorithm and the next."""
+    """Everything that differs between federated algorithms."""
 
     def prepared(self, *, steps: float, lr: float, momentum: float) -> Self:
         """Fill in settings that follow from the training: mean local steps K, eta and rho."""
         ...
 
     def start(self, weights: Tensor, silos: int) -> Memory:
-        """Give what is remembered before the first round."""
+        """Return the memory before the first round."""
         ...
 
     def correction(self, weights: Tensor, state: State) -> Correction | None:
-        """Give what a silo with this state adds to its gradients when it starts from these weights."""
+        """Return what a silo with this state adds to its gradients when it starts from these weights."""
         ...
 
     def aggregate(self, round: Round, memory: Memory) -> tuple[Tensor, Memory]:
@@ -73,7 +73,7 @@ class Algorithm(Protocol):
 
 
 class Plain:
-    """The parts that most algorithms leave as they are: no state, no correction, nothing to prepare."""
+    """Defaults that most algorithms keep: no state, no correction, nothing to prepare."""
 
     def prepared(self, *, steps: float, lr: float, momentum: float) -> Self:
         """Keep the settings as they are."""

@@ -26,7 +26,7 @@ class FedDyn(Plain):
         return Memory(shared={}, silos=tuple({"dual": torch.zeros_like(weights)} for _ in range(silos)))
 
     def correction(self, weights: Tensor, state: State) -> Correction | None:
-        """Give the gradient of the dynamic regulariser."""
+        """Return the gradient of the dynamic regulariser."""
         if self.alpha is None:
             raise ValueError("FedDyn.alpha is not set; call prepared() first")
         return Correction(pull=self.alpha, shift=self.alpha * state["dual"])

@@ -25,5 +25,5 @@ class FedNova(Plain):
 
 
 def effective_steps(steps: int, momentum: float) -> float:
-    """Give a_i: how many plain gradient steps the local momentum steps amount to."""
+    """Return a_i: how many plain gradient steps the local momentum steps amount to."""
     return (steps - momentum * (1 - momentum**steps) / (1 - momentum)) / (1 - momentum)

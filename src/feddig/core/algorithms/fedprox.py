@@ -16,5 +16,5 @@ class FedProx(FedAvg):
     mu: float = 0.01
 
     def correction(self, weights: Tensor, state: State) -> Correction | None:
-        """Give the penalty's gradient, mu (w_i - w)."""
+        """Return the penalty's gradient, mu (w_i - w)."""
         return Correction(pull=self.mu)
