@@ -40,7 +40,7 @@ class InProcessEngine:
         workers: WorkerPool,
         digest_of: Callable[[Silo], Digest],
     ) -> None:
-        self._silos, self._absence, self._lanes, self._digest_of = silos, absence, workers, digest_of
+        self._silos, self._absence, self._workers, self._digest_of = silos, absence, workers, digest_of
 
     def collect_digests(self, silos: Sequence[int], round: int) -> list[Digest]:
         """Return the digests of the present ones among these silos."""
@@ -52,7 +52,7 @@ class InProcessEngine:
 
     def exchange(self, requests: Sequence[Request]) -> list[Reply]:
         """Train the present silos and return their replies."""
-        training = [self._lanes.submit(self._train(request)) for request in requests if self._here(request)]
+        training = [self._workers.submit(self._train(request)) for request in requests if self._here(request)]
         done = [future.result() for future in training]
         return [replace(one.result, seconds=one.seconds) for one in done]
 

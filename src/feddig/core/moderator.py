@@ -57,7 +57,7 @@ class Moderator:
         self.samples = [0] * silos
         """How many samples each silo last trained on; 0 before it joins."""
         self.digests: dict[int, Digest] = {}
-        self._lanes, self._training, self._settings = workers, training, settings
+        self._workers, self._training, self._settings = workers, training, settings
         self._to_recall: DigestSource | None = None
         self._to_train_on: DigestSource | None = None
         self._weighting, self._seed = weighting, seed
@@ -88,7 +88,7 @@ class Moderator:
         held = [request for request in requests if request.silo in self.digests]
         if held:
             self._pool_digests()
-        return Recalling([self._lanes.submit(self._stand_in(request)) for request in held])
+        return Recalling([self._workers.submit(self._stand_in(request)) for request in held])
 
     def recall(self, requests: Sequence[Request], replies: Sequence[Reply]) -> list[Reply]:
         """Return the recall models' updates for the silos that did not reply and whose digests are held."""
@@ -97,7 +97,7 @@ class Moderator:
 
     def seconds_of(self, stand_ins: Sequence[Reply]) -> float:
         """Return the seconds that recall models took, divided by the number of workers."""
-        return sum(reply.seconds for reply in stand_ins) / self._lanes.count
+        return sum(reply.seconds for reply in stand_ins) / self._workers.count
 
     def _stand_in(self, request: Request) -> Callable[[Worker], Reply]:
         """Train a recall model, a copy of M, on the silo's digest, exactly as the silo trains on its data."""
@@ -143,7 +143,7 @@ class Moderator:
         if not self.digests:
             return None
         self._pool_digests()
-        return self._lanes.run_alone(lambda worker: self._train_jointly(round, worker))
+        return self._workers.run_alone(lambda worker: self._train_jointly(round, worker))
 
     def _train_jointly(self, round: int, worker: Worker) -> Trained:
         assert self.guidance_producer is not None
@@ -186,7 +186,7 @@ class Moderator:
 
     @property
     def _device(self) -> torch.device:
-        return self._lanes.first.network.device
+        return self._workers.first.network.device
 
     def parameter_norm(self) -> float:
         """Return the norm of the weights; a collapse shows here before it shows in the accuracy."""
