@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import tomllib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -517,14 +515,3 @@ def test_a_folder_without_results_is_one_line_and_code_2(
     assert said.count("\n") == 1
     with pytest.raises(FedDigError):
         read_runs([tmp_path / name])
-
-
-def test_pages_are_made_without_torch(tmp_path: Path) -> None:
-    run = write_folder(tmp_path / "run", [1, 2, 3, 4], LEAVING)
-    program = (
-        "import sys, pathlib, feddig.report.page\n"
-        f"feddig.report.page.write_report([pathlib.Path({str(run)!r})])\n"
-        "print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stdout == "False\n", done.stderr

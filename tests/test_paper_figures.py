@@ -1,7 +1,5 @@
 """The paper's figures: what is drawn is what the results say, read back from the figure itself."""
 
-import subprocess
-import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -534,14 +532,3 @@ def test_every_kind_is_a_function_of_its_name_and_is_listed(capsys: pytest.Captu
     for name, function in KINDS.items():
         assert getattr(kinds, name.replace("-", "_")) is function
         assert f" {name} " in said
-
-
-def test_figures_are_drawn_without_torch_and_without_a_screen(tmp_path: Path) -> None:
-    grid = write_grid(tmp_path / "grid")
-    program = (
-        "import sys; from feddig.cli import main\n"
-        f"try: main(['figures', 'scenario-curves', {str(grid)!r}, '--out', {str(tmp_path / 'out')!r}])\n"
-        "except SystemExit as ended: print(ended.code, 'torch' in sys.modules, 'matplotlib.pyplot' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "0 False False"

@@ -12,12 +12,14 @@ import pytest
 from PIL import Image
 from rich.console import Console
 
+import feddig.report
 from feddig.errors import FileFormatError
 from feddig.report.comparison import write_comparison
 from feddig.report.figures import draw_curves, draw_run
 from feddig.report.measures import MEASURES
 from feddig.report.read_run import Result, read_result
 from feddig.report.tables import as_csv, as_markdown, as_rich, tabulate
+from report_folders import write_grid
 
 
 def summary(final: float, *, seconds: float = 1.0, **accuracies: float | None) -> dict[str, Any]:
@@ -274,13 +276,33 @@ def test_a_folder_of_an_older_format_is_refused_by_name(name: str, tmp_path: Pat
         read_result(path)
 
 
-def test_pictures_are_drawn_without_torch_and_without_a_screen(tmp_path: Path) -> None:
-    path = write_run(tmp_path / "run", [1, 2], ["11"])
-    program = (
-        "import sys, pathlib, feddig.report.figures\n"
-        f"feddig.report.figures.draw_run(pathlib.Path({str(path)!r}))\n"
-        "print('torch' in sys.modules, 'matplotlib.pyplot' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert done.stdout == "False False\n", done.stderr
-    assert (path / "curves.png").exists()
+def test_no_report_module_imports_torch(tmp_path: Path) -> None:
+    """Import every module of feddig.report in a fresh process, then make a page and pictures."""
+    grid = write_grid(tmp_path / "grid", seeds=1)
+    program = f"""
+import importlib, pkgutil, sys
+from pathlib import Path
+import feddig.report
+from feddig.cli import main
+
+names = [module.name for module in pkgutil.walk_packages(feddig.report.__path__, "feddig.report.")]
+for name in names:
+    importlib.import_module(name)
+unwanted = {{"torch", "matplotlib.pyplot"}}
+print(len(names), unwanted & set(sys.modules))
+sys.modules["feddig.report.figures"].draw_run(Path({str(grid)!r}, "feddig", "sequential", "seed-0"))
+for words in (["report", {str(grid)!r}], ["figures", "scenario-curves", {str(grid)!r}, "--out", {str(grid)!r}]):
+    try:
+        main(words)
+    except SystemExit as ended:
+        print(ended.code, unwanted & set(sys.modules))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    first, *rest = [line for line in done.stdout.splitlines() if line.endswith("set()")]
+    modules = len(list(Path(feddig.report.__path__[0]).rglob("*.py")))
+    # the package itself has no entry in the walk
+    assert first == f"{modules - 1} set()", done.stdout
+    assert rest == ["0 set()", "0 set()"], done.stdout
+    assert (grid / "feddig" / "sequential" / "seed-0" / "curves.png").exists()
+    assert (grid / "report.html").exists()
+    assert (grid / "scenario-curves.svg").exists()
