@@ -17,12 +17,12 @@ from feddig.errors import FedDigError
 from feddig.experiment.toml import experiment_from_table
 from feddig.files import write_tensors
 from feddig.report.grouping import group_runs, tell
-from feddig.report.guidance_pictures import read_pictures
 from feddig.report.page import build_page, write_report
 from feddig.report.page_data import as_json_block, stretches
+from feddig.report.pictures import read_pictures
 from feddig.report.read_run import read_runs
-from feddig.report.repeating import repeat_all, spell_toml
 from feddig.report.run_files import read_classes
+from feddig.report.run_settings import repeat_all, spell_toml
 from feddig.runs.pictures import write_class_facts
 from report_folders import write_folder, write_grid
 

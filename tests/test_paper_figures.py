@@ -16,13 +16,13 @@ from PIL import Image
 from feddig.cli import main
 from feddig.errors import FedDigError
 from feddig.files import write_tensors
-from feddig.report.guidance_pictures import ShownSamples
-from feddig.report.paper import kinds
-from feddig.report.paper.kinds import KINDS, draw
-from feddig.report.paper.look import FROZEN, USUAL, as_bytes, looks_of, save_figure
+from feddig.report.paper import figures as kinds
+from feddig.report.paper.figures import KINDS, draw
 from feddig.report.paper.noise import DRAWS, left_by_theory, left_in_samples, weights_from
+from feddig.report.paper.style import FROZEN, USUAL, as_bytes, looks_of, save_figure
+from feddig.report.pictures import ShownSamples
 from feddig.report.read_run import Run, read_runs
-from feddig.report.repeating import spell_toml
+from feddig.report.run_settings import spell_toml
 from report_folders import write_folder, write_grid
 
 LEAVING = ["1100", "1111"]

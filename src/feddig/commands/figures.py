@@ -12,7 +12,7 @@ from feddig.commands.options import DataDir
 from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
-    from feddig.report.guidance_pictures import ShownSamples
+    from feddig.report.pictures import ShownSamples
     from feddig.report.read_run import Run
 
 
@@ -37,8 +37,8 @@ def figures_command(
     data_dir: DataDir = None,
 ) -> None:
     """Draw a figure of the paper from your own results, as PNG and SVG. Trains nothing."""
-    from feddig.report.paper.kinds import described, draw, takes_results
-    from feddig.report.paper.look import save_figure
+    from feddig.report.paper.figures import described, draw, takes_results
+    from feddig.report.paper.style import save_figure
     from feddig.report.read_run import read_runs
 
     if kind == "list":

@@ -23,7 +23,7 @@ from matplotlib.ticker import NullFormatter
 from feddig.errors import FedDigError
 from feddig.files import FORMAT_VERSION, write_atomically
 from feddig.report.figures import COLOURS, STYLES, colour_of, show_light
-from feddig.report.frame import OFFLINE
+from feddig.report.html_parts import OFFLINE
 from feddig.report.run_files import read_object
 from feddig.report.sections import copied
 from feddig.report.tables import number_cell, sortable

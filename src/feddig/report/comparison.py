@@ -14,7 +14,7 @@ from feddig.report.grouping import Curve, Group, mean_and_spread, spell
 from feddig.report.measures import MEASURES
 from feddig.report.page_data import all_runs
 from feddig.report.read_run import read_result
-from feddig.report.repeating import repeat_all
+from feddig.report.run_settings import repeat_all
 from feddig.report.sections import repeat
 from feddig.report.tables import Line, as_csv, as_markdown, sortable, tabulate
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from feddig.files import content_hash
-from feddig.report.frame import LIVE_FRAME
+from feddig.report.html_parts import LIVE_FRAME
 from feddig.report.page import build_page
 from feddig.report.read_run import Run, find_runs, page_order, read_run
 from feddig.report.run_files import Classes

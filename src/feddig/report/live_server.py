@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from feddig.errors import FedDigError, first_line
-from feddig.report.frame import LIVE_FRAME
+from feddig.report.html_parts import LIVE_FRAME
 from feddig.report.live import LivePage
 
 log = logging.getLogger("feddig")

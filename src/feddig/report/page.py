@@ -8,8 +8,8 @@ from pathlib import Path
 from feddig.files import write_atomically
 from feddig.report.audit import is_audit, rebuild_page
 from feddig.report.comparison import comparison_sections, repeat_comparison
-from feddig.report.frame import OFFLINE, Frame
 from feddig.report.grouping import Group, Headline, group_runs, tell
+from feddig.report.html_parts import OFFLINE, Frame
 from feddig.report.page_data import all_runs, page_data
 from feddig.report.read_run import Run, is_run, read_runs
 from feddig.report.run_files import AUDITS_LIE

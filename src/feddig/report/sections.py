@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from feddig.report.guidance_pictures import as_address, read_pictures
 from feddig.report.page_data import AWAY, HERE, MOST_SILOS, RECALLED, split_times, states, stretches
-from feddig.report.privacy_box import privacy_box
+from feddig.report.pictures import as_address, read_pictures
+from feddig.report.privacy_section import privacy_box
 from feddig.report.read_run import Run
-from feddig.report.repeating import repeat_one
+from feddig.report.run_settings import repeat_one
 from feddig.report.tables import number_cell, percent_cell, sortable, text_cell
 
 

@@ -21,7 +21,7 @@ from feddig.experiment.setup import load_data
 from feddig.experiment.toml import read_experiment
 from feddig.files import FORMAT_VERSION, write_atomically, write_tensors
 from feddig.models.encoder import load_encoder
-from feddig.report.guidance_pictures import ShownSamples
+from feddig.report.pictures import ShownSamples
 
 COUNTS, MEANS = "classes.json", "class_means.safetensors"
 IMAGES = 200

@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from feddig.report.grouping import Curve, Group, group_runs, mean_and_spread
-from feddig.report.paper.cells import check_alike, check_once, check_runs
-from feddig.report.paper.look import (
+from feddig.report.paper.averages import check_alike, check_once, check_runs
+from feddig.report.paper.style import (
     GREY,
     Look,
     accuracy_label,

@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from feddig.errors import FedDigError
-from feddig.report.guidance_pictures import read_digests
-from feddig.report.paper.cells import name_apart
-from feddig.report.paper.look import bare, explain, looks_of
+from feddig.report.paper.averages import name_apart
+from feddig.report.paper.style import bare, explain, looks_of
+from feddig.report.pictures import read_digests
 from feddig.report.read_run import Run
 
 MIXED = (2, 4, 8)

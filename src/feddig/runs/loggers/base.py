@@ -53,8 +53,8 @@ class Outcome:
 
     def pictures(self) -> dict[str, bytes]:
         """Give the run's pictures as PNG files by name: its curve, and guidance where there is any."""
-        from feddig.report.paper.guidance import class_guidance
-        from feddig.report.paper.look import as_bytes
+        from feddig.report.paper.digests import class_guidance
+        from feddig.report.paper.style import as_bytes
         from feddig.report.read_run import read_runs
 
         found = {"curves": (self.folder / "curves.png").read_bytes()}

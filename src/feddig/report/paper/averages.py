@@ -13,7 +13,7 @@ from typing import Any
 from feddig.errors import FedDigError, nearest
 from feddig.report.grouping import NUMBERLESS, SEEDS, differing, flatten
 from feddig.report.measures import MEASURES
-from feddig.report.paper.look import is_frozen
+from feddig.report.paper.style import is_frozen
 from feddig.report.read_run import Run
 
 SHORT = {"samples_per_digest": "SpD"}

@@ -8,9 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from feddig.errors import FedDigError
-from feddig.report.guidance_pictures import ShownSamples, paint_digests, paint_features, read_pictures
-from feddig.report.paper.cells import name_apart
-from feddig.report.paper.look import SMALL, explain
+from feddig.report.paper.averages import name_apart
+from feddig.report.paper.style import SMALL, explain
+from feddig.report.pictures import ShownSamples, paint_digests, paint_features, read_pictures
 from feddig.report.read_run import Run
 
 MOST_ACROSS = 10

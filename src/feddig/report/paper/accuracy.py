@@ -12,8 +12,8 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from feddig.report.paper.cells import SPELLED, Axis, Bar, Chart, sort_into_chart
-from feddig.report.paper.look import (
+from feddig.report.paper.averages import SPELLED, Axis, Bar, Chart, sort_into_chart
+from feddig.report.paper.style import (
     SMALL,
     Look,
     accuracy_label,

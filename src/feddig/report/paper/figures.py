@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from matplotlib.figure import Figure
 
 from feddig.errors import FedDigError, nearest
-from feddig.report.guidance_pictures import ShownSamples
-from feddig.report.paper.bars import (
+from feddig.report.paper.accuracy import (
     dataset_bars,
     mixing_bars,
     perturbation_bars,
@@ -16,8 +15,9 @@ from feddig.report.paper.bars import (
     skew_bars,
 )
 from feddig.report.paper.curves import scenario_curves
-from feddig.report.paper.guidance import class_guidance, digest_guidance, sample_guidance
+from feddig.report.paper.digests import class_guidance, digest_guidance, sample_guidance
 from feddig.report.paper.noise import element_noise, mixing_variance
+from feddig.report.pictures import ShownSamples
 from feddig.report.read_run import Run
 
 DRAWN = (
