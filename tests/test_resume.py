@@ -631,7 +631,9 @@ def test_a_folder_with_something_else_in_it_is_refused_and_nothing_deleted(
         (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "mine" / name).write_text("years of work", encoding="utf-8")
     before = snapshot(tmp_path / "mine")
-    with pytest.raises(FedDigError, match=r"mine: holds '.*', which is not ours; choose another --out"):
+    with pytest.raises(
+        FedDigError, match=r"mine: holds '.*', which feddig did not write; choose another --out"
+    ):
         run(tiny(), tmp_path / "mine", dataset=tiny_dataset)
     assert snapshot(tmp_path / "mine") == before
 
