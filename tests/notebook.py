@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from feddig.experiment.experiment import Experiment
-from feddig.runs.loggers import opening
-from feddig.runs.loggers.base import Outcome
+from feddig.runs.loggers import base
+from feddig.runs.loggers.base import FinishedRun
 
 
 class Notebook:
@@ -20,7 +20,7 @@ class Notebook:
     def __init__(self, experiment: Experiment, folder: Path) -> None:
         self.folder, self.next_round = folder, 0
         self.rounds: list[int] = []
-        self.outcome: Outcome | None = None
+        self.outcome: FinishedRun | None = None
         self.ended = ""
         self.kept.append(self)
 
@@ -29,7 +29,7 @@ class Notebook:
         self.rounds.append(row["round"])
         self.next_round += 1
 
-    def finish(self, outcome: Outcome) -> None:
+    def finish(self, outcome: FinishedRun) -> None:
         self.outcome = outcome
 
     def close(self, ended: str) -> None:
@@ -40,5 +40,5 @@ def put_notebooks(monkeypatch: pytest.MonkeyPatch) -> list[Notebook]:
     """Put a notebook in TensorBoard's place, and give the list of all that are opened."""
     kept: list[Notebook] = []
     monkeypatch.setattr(Notebook, "kept", kept, raising=False)
-    monkeypatch.setattr(opening, "KNOWN", {"tensorboard": (Notebook, ["json"], "logging")})
+    monkeypatch.setattr(base, "LOGS", {"tensorboard": (Notebook, "json", "logging")})
     return kept

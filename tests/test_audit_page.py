@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from browser import Browser, find_chromium
-from feddig.report.audit import draw_membership, draw_recovered, rebuild_page, write_audit
+from feddig.report.audit import rebuild_audit_page, write_audit
 from feddig.report.page import write_report
+from feddig.report.pictures import draw_membership, draw_recovered
 
 CHROMIUM = find_chromium()
 HOSTILE = """</script><script>globalThis.hacked = 1</script><img src=x onerror="globalThis.hacked = 1">"'&"""
@@ -64,7 +65,7 @@ def test_the_page_is_made_again_from_the_folder(tmp_path: Path) -> None:
     assert write_report([tmp_path / "audit"]) == (page, [])
     assert page.read_text(encoding="utf-8") == before
     (tmp_path / "audit" / "recovered.png").unlink()
-    text = rebuild_page(tmp_path / "audit", tmp_path / "other.html").read_text(encoding="utf-8")
+    text = rebuild_audit_page(tmp_path / "audit", tmp_path / "other.html").read_text(encoding="utf-8")
     assert text.count("data:image/png;base64,") == 1
     assert "members’ own images" in before
     assert "members’ own images" not in text, "it warns of pictures only where there are any"
@@ -98,7 +99,7 @@ def test_it_loads_from_disk_and_no_name_becomes_markup(opened: Browser, page: Pa
     assert opened.do("globalThis.hacked") is None
     assert HOSTILE in opened.text(".eyebrow")
     assert opened.text("h1") == "Red: 1 of 4 checks is red"
-    marks = opened.do("[...document.querySelectorAll('nav .light')].map((each) => each.textContent)")
+    marks = opened.do("[...document.querySelectorAll('nav .rating')].map((each) => each.textContent)")
     assert marks == ["■ red", "▲ amber", "● green", "○ not run"]
 
 

@@ -17,8 +17,8 @@ from feddig import resume, run
 from feddig.errors import FedDigError, SettingError
 from feddig.experiment.experiment import Experiment
 from feddig.runs.compare import grid, run_grid
-from feddig.runs.loggers import opening
-from feddig.runs.loggers.base import LAST, numbers_of, settings_of
+from feddig.runs.loggers import base
+from feddig.runs.loggers.base import LAST_NUMBER, numbers_of, settings_of
 from feddig.runs.progress import Silent
 from notebook import Notebook, put_notebooks
 
@@ -57,7 +57,7 @@ def test_a_round_is_told_by_name_and_what_is_unknown_is_left_out() -> None:
         "silos/recalled": 1.0,
         "silos/present": 2.0,
     }
-    assert list(numbers_of(row))[-1] == LAST
+    assert list(numbers_of(row))[-1] == LAST_NUMBER
 
 
 def test_settings_are_told_as_they_are_spelled_in_toml() -> None:
@@ -167,7 +167,7 @@ def test_a_log_that_cannot_be_opened_ends_the_run_before_it_trains(
     def refuse(experiment: Experiment, folder: Path) -> Notebook:
         raise OSError("no such server")
 
-    monkeypatch.setattr(opening, "KNOWN", {"tensorboard": (refuse, ["json"], "logging")})
+    monkeypatch.setattr(base, "LOGS", {"tensorboard": (refuse, "json", "logging")})
     with pytest.raises(FedDigError, match=r"cannot be opened \(OSError: no such server\).*--resume"):
         run(tiny(tensorboard=True), tmp_path / "run", dataset=draw_tiny_dataset())
     assert rows_in(tmp_path / "run") == []
@@ -287,7 +287,7 @@ def only_run(client: Any, name: str = "feddig") -> Any:
 
 
 def check_metrics(client: Any, run_id: str, rows: list[dict[str, Any]]) -> None:
-    for name in ("test_accuracy", "validation_accuracy/silo_1", "losses/joint", "seconds", LAST):
+    for name in ("test_accuracy", "validation_accuracy/silo_1", "losses/joint", "seconds", LAST_NUMBER):
         found = [(each.step, each.value) for each in client.get_metric_history(run_id, name)]
         wanted = [(row["round"], numbers_of(row)[name]) for row in rows]
         assert sorted(found) == wanted, name

@@ -32,7 +32,7 @@ from feddig.federation.wire import (
     read_request,
 )
 from feddig.privacy.ledger import Ledger
-from feddig.report.read_run import read_result
+from feddig.report.read_run import read_rounds
 from federations import (
     SILENT,
     LocalGrid,
@@ -620,7 +620,7 @@ def test_without_a_test_set_accuracy_is_the_present_silos_validation_and_says_so
     assert found[3]["accuracy"] == pytest.approx(expected)
     assert summary["accuracy_of"] == status(folder)["accuracy_of"] == "validation"
     assert summary["accuracy"]["final"] == found[3]["accuracy"]
-    assert read_result(folder.moderator.run).accuracies == [row["accuracy"] for row in found]
+    assert read_rounds(folder.moderator.run).accuracies == [row["accuracy"] for row in found]
     assert (folder.moderator.run / "curves.png").exists()
 
 

@@ -16,13 +16,14 @@ from feddig.data.partition import draw_partition
 from feddig.errors import FedDigError
 from feddig.experiment.toml import experiment_from_table
 from feddig.files import write_tensors
-from feddig.report.grouping import group_runs, tell
+from feddig.report.grouping import group_runs, write_headline
+from feddig.report.html_parts import json_block
 from feddig.report.page import build_page, write_report
-from feddig.report.page_data import as_json_block, stretches
-from feddig.report.pictures import read_pictures
+from feddig.report.page_data import split_into_periods
+from feddig.report.pictures import read_class_pictures
 from feddig.report.read_run import read_runs
 from feddig.report.run_files import read_classes
-from feddig.report.run_settings import repeat_all, spell_toml
+from feddig.report.run_settings import repeat_runs, to_toml
 from feddig.runs.pictures import write_class_facts
 from report_folders import write_folder, write_grid
 
@@ -76,15 +77,15 @@ class Reader(HTMLParser):
 
 def test_a_comparison_is_told_against_fedavg_and_frozen(tmp_path: Path) -> None:
     (group,) = group_runs(read_runs([write_grid(tmp_path / "grid")]))
-    told = tell(group)
+    headline = write_headline(group)
     # at the end FedDig has 68 and 69, FedAvg 43 and 44, frozen 51 and 52
-    assert told.title == "68.5\u00a0% after every silo had left"
-    assert told.sentences[0] == "Silo 0 left at round 2, silo 1 left at round 5, silo 2 left at round 9."
-    assert told.sentences[-1].replace("\u00a0", " ") == (
+    assert headline.title == "68.5\u00a0% after every silo had left"
+    assert headline.sentences[0] == "Silo 0 left at round 2, silo 1 left at round 5, silo 2 left at round 9."
+    assert headline.sentences[-1].replace("\u00a0", " ") == (
         "feddig ended at 68.5 ± 0.7 % (mean of 2 seeds): 25.0 points above fedavg (43.5 ± 0.7 %) and 17.0 points "
         "above frozen (51.5 ± 0.7 %)."
     )
-    assert [tile.value for tile in told.tiles] == [
+    assert [figure.value for figure in headline.figures] == [
         "68.5 ± 0.7\u00a0%",
         "+25.0 ± 0.0 points",
         "+17.0 ± 0.0 points",
@@ -94,9 +95,9 @@ def test_a_comparison_is_told_against_fedavg_and_frozen(tmp_path: Path) -> None:
 
 def test_a_run_alone_is_told_against_its_own_model_before_the_first_leave(tmp_path: Path) -> None:
     run = write_folder(tmp_path / "run", [40, 60, 50, 55], LEAVING, measures={"frozen_own": 60.0})
-    told = tell(group_runs(read_runs([run]))[0])
-    assert told.title.replace("\u00a0", " ") == "55.0 % with 1 of 2 silos gone"
-    assert "5.0 points below its own model before the first leave" in told.sentences[-1]
+    headline = write_headline(group_runs(read_runs([run]))[0])
+    assert headline.title.replace("\u00a0", " ") == "55.0 % with 1 of 2 silos away"
+    assert "5.0 points below its own model before the first leave" in headline.sentences[-1]
 
 
 def test_a_base_is_held_against_its_own_controls(tmp_path: Path) -> None:
@@ -108,31 +109,33 @@ def test_a_base_is_held_against_its_own_controls(tmp_path: Path) -> None:
         ("frozen+fednova", 5.0),
     ):
         write_folder(tmp_path / algorithm, [1, 2, 3, end], LEAVING, algorithm=algorithm)
-    told = tell(group_runs(read_runs([tmp_path]))[0])
-    assert "2.0 points above fednova" in told.sentences[-1]
-    assert "4.0 points above frozen+fednova" in told.sentences[-1]
+    headline = write_headline(group_runs(read_runs([tmp_path]))[0])
+    assert "2.0 points above fednova" in headline.sentences[-1]
+    assert "4.0 points above frozen+fednova" in headline.sentences[-1]
 
 
 @pytest.mark.parametrize(
     ("present", "title"),
     [
-        (["1111"], "4.0 % with nobody away"),
-        (["1001", "1111"], "4.0 % after all who left had returned"),
+        (["1111"], "4.0 % with no silo away"),
+        (["1001", "1111"], "4.0 % after all silos that left had returned"),
         (["1100"], "4.0 % after the only silo had left"),
-        (["0011", "1100"], "4.0 % with 1 of 2 silos gone"),
+        (["0011", "1100"], "4.0 % with 1 of 2 silos away"),
     ],
 )
 def test_the_title_says_who_is_gone(present: list[str], title: str, tmp_path: Path) -> None:
-    told = tell(group_runs(read_runs([write_folder(tmp_path / "run", [1, 2, 3, 4], present)]))[0])
-    assert told.title.replace("\u00a0", " ") == title
+    headline = write_headline(
+        group_runs(read_runs([write_folder(tmp_path / "run", [1, 2, 3, 4], present)]))[0]
+    )
+    assert headline.title.replace("\u00a0", " ") == title
 
 
 def test_who_left_is_told_of_one_seed_where_seeds_differ(tmp_path: Path) -> None:
     write_folder(tmp_path / "a", [1, 2, 3, 4], ["1100", "1111"], seed=0)
     write_folder(tmp_path / "b", [1, 2, 3, 6], ["1111", "1101"], seed=1)
-    told = tell(group_runs(read_runs([tmp_path]))[0])
-    assert told.title == "5.0\u00a0% at the end"
-    assert told.sentences[0] == "In seed 0 silo 0 left at round 2."
+    headline = write_headline(group_runs(read_runs([tmp_path]))[0])
+    assert headline.title == "5.0\u00a0% at the end"
+    assert headline.sentences[0] == "In seed 0 silo 0 left at round 2."
 
 
 def test_the_numbers_of_the_charts_are_those_of_the_folder(tmp_path: Path) -> None:
@@ -186,7 +189,7 @@ def test_the_privacy_box_tells_both_epsilons_and_the_blind_guess(tmp_path: Path)
     assert "real ε of a record infinite" in text
     # eight elements: each at most (ln 2^32 + gamma) / 2^32, which is 10^-8.28
     assert "paper’s bound 10 −66" in text
-    assert "The folder holds no audit" in text
+    assert "The folder has no audit" in text
 
 
 def test_a_sound_mechanism_is_told_with_its_labels(tmp_path: Path) -> None:
@@ -202,7 +205,7 @@ def test_a_sound_mechanism_is_told_with_its_labels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mechanism", ["none", "paper-laplace", "discrete-gaussian"])
 @pytest.mark.parametrize(
-    ("source", "words"), [("system", "the system’s entropy"), ("seeded", "a seed (a simul")]
+    ("source", "words"), [("system", "the system’s entropy"), ("seeded", "a seed (simul")]
 )
 def test_the_privacy_box_says_where_the_noise_comes_from(
     mechanism: str, source: str, words: str, tmp_path: Path
@@ -230,7 +233,7 @@ def test_an_audit_in_the_folder_is_shown_and_one_of_other_digests_is_called_that
     assert "other digests" not in text
     audit["bound_to"] = {"silo": 0, "digest_hash": "another"}
     (run / "audit" / "audit.json").write_text(json.dumps(audit), encoding="utf-8")
-    assert "other digests than this run sent" in Reader(page_of(run)).text
+    assert "other digests than those of this run" in Reader(page_of(run)).text
 
 
 def write_privacy(run: Path, **facts: Any) -> None:
@@ -272,7 +275,7 @@ def test_class_facts_are_those_of_the_data(tmp_path: Path) -> None:
     classes = read_classes(tmp_path, "tensors")
     assert classes.counts is not None
     assert classes.counts.sum(1).tolist() == [len(share.train) for share in partition.shares]
-    pictures = read_pictures(tmp_path, "deconvolution")
+    pictures = read_class_pictures(tmp_path, "deconvolution")
     assert pictures.means is not None
     assert pictures.means.shape == (4, 1, 16, 16)
     # the bright quarter of class 0 is the first
@@ -290,10 +293,10 @@ def test_guidance_is_painted_as_the_network_paints_it(tmp_path: Path) -> None:
     write_digest(tmp_path, 0, features.numpy(), np.eye(2, dtype=np.float32))
     tensors = {name: tensor.numpy() for name, tensor in network.state_dict().items()}
     write_tensors(tmp_path / "guidance.safetensors", "guidance", tensors, {})
-    painted = read_pictures(tmp_path, "deconvolution").guidance
+    painted = read_class_pictures(tmp_path, "deconvolution").guidance
     assert painted is not None
     assert painted == pytest.approx(network(features).detach().numpy(), abs=1e-4)
-    assert read_pictures(tmp_path, "mine:network").guidance is None
+    assert read_class_pictures(tmp_path, "mine:network").guidance is None
 
 
 # --- how to repeat it
@@ -306,12 +309,12 @@ def test_settings_are_spelled_so_that_toml_reads_them_back() -> None:
         "algorithm": {"name": "feddig", "fedprox": {"mu": 1e-05}},
         "moderator": {"recall": True},
     }
-    assert tomllib.loads(spell_toml(settings)) == settings
+    assert tomllib.loads(to_toml(settings)) == settings
 
 
 def test_a_grid_is_repeated_by_one_command_whose_settings_are_an_experiment(tmp_path: Path) -> None:
     runs = read_runs([write_grid(tmp_path / "grid")])
-    found = repeat_all(runs)
+    found = repeat_runs(runs)
     assert found is not None
     settings, command = found
     assert command == (
@@ -327,7 +330,7 @@ def test_a_grid_is_repeated_by_one_command_whose_settings_are_an_experiment(tmp_
 def test_runs_that_differ_in_more_are_not_one_command(tmp_path: Path) -> None:
     write_folder(tmp_path / "a", [1.0], ["1"], settings="lr = 0.1\n")
     write_folder(tmp_path / "b", [1.0], ["1"], settings="lr = 0.2\n")
-    assert repeat_all(read_runs([tmp_path])) is None
+    assert repeat_runs(read_runs([tmp_path])) is None
 
 
 # --- names that are markup
@@ -354,7 +357,7 @@ def test_no_name_becomes_markup(tmp_path: Path) -> None:
 
 
 def test_the_json_block_cannot_be_ended_from_inside() -> None:
-    block = as_json_block({"name": HOSTILE + "<!--\u2028"})
+    block = json_block({"name": HOSTILE + "<!--\u2028"})
     assert not set("<>&\u2028") & set(block)
     assert json.loads(block)["name"] == HOSTILE + "<!--\u2028"
 
@@ -470,8 +473,8 @@ def write_noisy_pictures(run: Path, classes: int, stream: np.random.Generator) -
 
 
 def test_stretches_are_cut_where_a_state_changes() -> None:
-    assert stretches([1, 1, 2, 2, 1]) == [(0, 2, 1), (2, 4, 2), (4, 5, 1)]
-    assert stretches([]) == []
+    assert split_into_periods([1, 1, 2, 2, 1]) == [(0, 2, 1), (2, 4, 2), (4, 5, 1)]
+    assert split_into_periods([]) == []
 
 
 # --- the command

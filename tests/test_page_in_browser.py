@@ -160,7 +160,7 @@ def test_the_table_is_copied_as_csv_markdown_and_latex(opened: Browser) -> None:
         ("frozen", "51.5000", "0.7071"),
         ("fedavg", "43.5000", "0.7071"),
     ]
-    assert opened.text("[data-table=figures] .said") == "copied"
+    assert opened.text("[data-table=figures] .copy-status") == "copied"
     lines = copied(opened, "[data-table=figures] [data-copy=Markdown]").splitlines()
     assert lines[0].startswith("| algorithm | scenario | seeds | final |")
     assert lines[2].startswith("| feddig | sequential | 2 | 68.5 ± 0.7 |")

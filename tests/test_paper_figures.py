@@ -16,13 +16,13 @@ from PIL import Image
 from feddig.cli import main
 from feddig.errors import FedDigError
 from feddig.files import write_tensors
-from feddig.report.paper import figures as kinds
-from feddig.report.paper.figures import KINDS, draw
-from feddig.report.paper.noise import DRAWS, left_by_theory, left_in_samples, weights_from
-from feddig.report.paper.style import FROZEN, USUAL, as_bytes, looks_of, save_figure
-from feddig.report.pictures import ShownSamples
+from feddig.report.paper import figures
+from feddig.report.paper.digests import DRAWS, mixing_weights, variance_in_samples, variance_in_theory
+from feddig.report.paper.figures import FIGURES, draw_figure
+from feddig.report.paper.style import FROZEN, PAPER_ALGORITHMS, choose_styles, save_figure
+from feddig.report.pictures import EncodedImages, to_bytes
 from feddig.report.read_run import Run, read_runs
-from feddig.report.run_settings import spell_toml
+from feddig.report.run_settings import to_toml
 from report_folders import write_folder, write_grid
 
 LEAVING = ["1100", "1111"]
@@ -37,7 +37,7 @@ def write_run(folder: Path, final: float, *, silos: int = 2, **facts: Any) -> Pa
     for key, value in settings.items():
         section, name = key.split(".")
         table.setdefault(section, {})[name] = value
-    file.write_text(spell_toml(table), encoding="utf-8")
+    file.write_text(to_toml(table), encoding="utf-8")
     return folder
 
 
@@ -84,7 +84,7 @@ def said_under(figure: Figure) -> str:
 
 
 def draw_from(kind: str, *folders: Path, measure: str | None = None) -> Figure:
-    return draw(kind, read_runs(folders), measure)
+    return draw_figure(kind, read_runs(folders), measure)
 
 
 # --- curves
@@ -360,14 +360,14 @@ def test_guidance_of_raw_images_stands_under_them(tmp_path: Path) -> None:
         write_tensors(folder / "guidance.safetensors", "guidance", layer, {})
     asked = []
 
-    def samples(run: Run, count: int) -> ShownSamples:
+    def samples(run: Run, count: int) -> EncodedImages:
         asked.append((run.path.name, count))
         features = np.array([0.0, 3.0], np.float32).reshape(2, 1, 1, 1)
-        return ShownSamples(
+        return EncodedImages(
             np.stack([np.full((1, 2, 2), 0.25), np.full((1, 2, 2), 0.5)]), features, np.array([1, 0])
         )
 
-    figure = draw("sample-guidance", read_runs([tmp_path]), samples=samples)
+    figure = draw_figure("sample-guidance", read_runs([tmp_path]), samples=samples)
     assert asked == [("one", 10), ("two", 10)]
     wanted = [0.25, 0.5, 0.5, 1 / (1 + np.exp(-3.0)), 0.5, 1 / (1 + np.exp(-6.0))]
     assert [image.mean() for image in images_of(figure)] == pytest.approx(wanted)
@@ -405,26 +405,26 @@ def test_a_producer_of_ones_own_is_refused(tmp_path: Path) -> None:
 
 def test_equal_weights_leave_the_least_variance_and_one_sample_alone_leaves_it_all() -> None:
     first = np.linspace(1, 0, 5)
-    assert weights_from(first, 2).tolist() == [[1, 0], [0.75, 0.25], [0.5, 0.5], [0.25, 0.75], [0, 1]]
-    assert left_by_theory(weights_from(first, 2)).tolist() == [1, 0.625, 0.5, 0.625, 1]
-    assert left_by_theory(np.full((1, 4), 0.25)) == pytest.approx([0.25])
+    assert mixing_weights(first, 2).tolist() == [[1, 0], [0.75, 0.25], [0.5, 0.5], [0.25, 0.75], [0, 1]]
+    assert variance_in_theory(mixing_weights(first, 2)).tolist() == [1, 0.625, 0.5, 0.625, 1]
+    assert variance_in_theory(np.full((1, 4), 0.25)) == pytest.approx([0.25])
 
 
 def test_drawn_noise_agrees_with_theory() -> None:
     """A sample variance of Laplace noise has a deviation of root 5/n; four of these are allowed."""
-    weights = weights_from(np.linspace(1, 0, 21), 4)
-    off = left_in_samples(weights) / left_by_theory(weights) - 1
+    weights = mixing_weights(np.linspace(1, 0, 21), 4)
+    off = variance_in_samples(weights) / variance_in_theory(weights) - 1
     assert np.abs(off).max() < 4 * np.sqrt(5 / DRAWS)
 
 
 def test_the_figure_of_mixing_shows_both() -> None:
-    (axes,) = draw("mixing-variance", []).axes
+    (axes,) = draw_figure("mixing-variance", []).axes
     lines, dots = axes.get_lines()[0::2], axes.get_lines()[1::2]
     for mixed, line, row in zip((2, 4, 8), lines, dots, strict=True):
         assert line.get_label() == f"SpD {mixed}"
         assert min(line.get_ydata()) == pytest.approx(1 / mixed, abs=1e-3)
         assert list(row.get_ydata()) == pytest.approx(
-            left_in_samples(weights_from(row.get_xdata(), mixed)).tolist()
+            variance_in_samples(mixing_weights(row.get_xdata(), mixed)).tolist()
         )
 
 
@@ -470,23 +470,24 @@ def test_no_two_of_many_names_look_the_same() -> None:
     scenarios = [
         f"{name}, {scenario}" for scenario in ("none", "sequential") for name in ("feddig", "frozen")
     ]
-    looks = looks_of([*USUAL, *(f"feddig+{name}" for name in USUAL), "centralised", "frozen", *scenarios])
-    assert len(set(looks.values())) == len(looks)
-    assert looks["fedavg"] == looks_of(["fedavg"])["fedavg"], "whatever else is in the figure"
-    assert looks["frozen"] == looks_of(["frozen, none"])["frozen, none"] == FROZEN
+    combined = [f"feddig+{name}" for name in PAPER_ALGORITHMS]
+    styles = choose_styles([*PAPER_ALGORITHMS, *combined, "centralised", "frozen", *scenarios])
+    assert len(set(styles.values())) == len(styles)
+    assert styles["fedavg"] == choose_styles(["fedavg"])["fedavg"], "whatever else is in the figure"
+    assert styles["frozen"] == choose_styles(["frozen, none"])["frozen, none"] == FROZEN
 
 
 def test_the_same_results_give_the_same_bytes(tmp_path: Path) -> None:
     runs = read_runs([write_grid(tmp_path / "grid")])
     for ending in ("png", "svg"):
-        first, second = (as_bytes(draw("scenario-curves", runs), ending) for _ in range(2))
+        first, second = (to_bytes(draw_figure("scenario-curves", runs), ending) for _ in range(2))
         assert first == second
         assert b"feddig, format_version 1" in first
     assert b"<dc:date>" not in first
 
 
 def test_a_figure_is_saved_twice_over_and_nothing_else_is_left(tmp_path: Path) -> None:
-    paths = save_figure(draw("mixing-variance", []), tmp_path / "out", "name")
+    paths = save_figure(draw_figure("mixing-variance", []), tmp_path / "out", "name")
     assert paths == [tmp_path / "out" / "name.png", tmp_path / "out" / "name.svg"]
     assert sorted(tmp_path.rglob("*.*")) == paths
     with Image.open(paths[0]) as picture:
@@ -529,6 +530,6 @@ def test_the_command_says_what_is_wrong_in_one_line(
 def test_every_kind_is_a_function_of_its_name_and_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert give("figures", "list") == 0
     said = capsys.readouterr().out
-    for name, function in KINDS.items():
-        assert getattr(kinds, name.replace("-", "_")) is function
+    for name, function in FIGURES.items():
+        assert getattr(figures, name.replace("-", "_")) is function
         assert f" {name} " in said

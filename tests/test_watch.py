@@ -17,9 +17,8 @@ import pytest
 from feddig.cli import main
 from feddig.errors import FedDigError
 from feddig.report import live
-from feddig.report import live as live_runs
 from feddig.report import read_run as runs
-from feddig.report.live import LivePage, News
+from feddig.report.live import LivePage
 from feddig.report.live_server import HEADERS, LiveServer
 from feddig.report.page import build_page
 from feddig.report.read_run import read_run
@@ -33,8 +32,8 @@ LEAVING = ["1100", "1111"]
 @pytest.fixture(autouse=True)
 def _no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every question looked into."""
-    monkeypatch.setattr(live, "REST_SECONDS", 0.0)
-    monkeypatch.setattr(live, "REST", 0.0)
+    monkeypatch.setattr(live, "MIN_CACHE_SECONDS", 0.0)
+    monkeypatch.setattr(live, "CACHE_FACTOR", 0.0)
 
 
 class Answer:
@@ -75,8 +74,8 @@ def serve() -> Iterator[Serve]:
     """Serve a folder on a free port, and give a way to ask."""
     servers = []
 
-    def start(folder: Path, host: str = "127.0.0.1", news: Callable[[], News] = News) -> Ask:
-        server = LiveServer(LivePage(folder, news), host, 0)
+    def start(folder: Path, host: str = "127.0.0.1") -> Ask:
+        server = LiveServer(LivePage(folder), host, 0)
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         servers.append(server)
         return Ask(server.server_port)
@@ -244,13 +243,13 @@ def test_with_a_host_of_its_own_addresses_are_known_and_strangers_are_not(serve:
 def test_a_run_that_is_being_worked_on_is_live_and_else_stopped(serve: Serve, run: Path) -> None:
     ask = serve(run)
     assert ask().told["state"] == "stopped"
-    assert ask().told["says"] == "stopped at round 2 of 4: no process is at work on it now"
+    assert ask().told["message"] == "stopped at round 2 of 4: no process is working on it now"
     with open_log(run):
         assert ask().told["state"] == "live"
-        assert ask().told["says"] == "live, round 2 of 4"
+        assert ask().told["message"] == "live, round 2 of 4"
         version = ask().told["version"]
         add(run, row(2, 30.0))
-        assert ask().told["says"] == "live, round 3 of 4"
+        assert ask().told["message"] == "live, round 3 of 4"
         assert ask().told["version"] != version
         assert curve_in(ask("/").text) == [10, 20, 30]
     assert ask().told["state"] == "stopped"
@@ -265,17 +264,17 @@ def test_looking_never_stands_in_a_runs_way(run: Path) -> None:
         timer = threading.Timer(0.1, fcntl.flock, (looking.fileno(), fcntl.LOCK_UN))
         timer.start()
         with open_log(run):
-            assert live_runs._is_worked_on(read_run(run)) is True
+            assert live._is_active(read_run(run)) is True
         timer.join()
-    assert live_runs._is_worked_on(read_run(run)) is False
-    with open_log(run), pytest.raises(FedDigError, match="another process is at work"), open_log(run):
+    assert live._is_active(read_run(run)) is False
+    with open_log(run), pytest.raises(FedDigError, match="another process is working"), open_log(run):
         pass
 
 
 def test_a_finished_run_has_ended(serve: Serve, tmp_path: Path) -> None:
     ask = serve(write_folder(tmp_path / "run", [10, 20, 30, 40], LEAVING))
     assert ask().told["state"] == "ended"
-    assert ask().told["says"] == "ended: all 4 rounds are done"
+    assert ask().told["message"] == "ended: all 4 rounds are done"
 
 
 def test_a_folder_without_a_run_waits_for_one(serve: Serve, tmp_path: Path) -> None:
@@ -294,10 +293,10 @@ def test_a_folder_without_a_run_waits_for_one(serve: Serve, tmp_path: Path) -> N
 
 def test_of_a_comparison_it_says_which_run_is_going_on(serve: Serve, tmp_path: Path) -> None:
     ask = serve(write_grid(tmp_path / "grid", seeds=1))
-    assert ask().told["says"] == "3 of 3 runs finished; the next may be about to begin"
+    assert ask().told["message"] == "3 of 3 runs finished; the next may start soon"
     grow_old(tmp_path / "grid")
     assert ask().told["state"] == "ended"
-    assert ask().told["says"] == "3 of 3 runs finished; no process is at work on any now"
+    assert ask().told["message"] == "3 of 3 runs finished; no process is working on them now"
     new = cut(
         write_folder(tmp_path / "grid" / "new", [1.0] * 4, LEAVING, algorithm="fednova", finished=False), 1
     )
@@ -305,7 +304,9 @@ def test_of_a_comparison_it_says_which_run_is_going_on(serve: Serve, tmp_path: P
     grow_old(tmp_path / "grid")
     assert ask().told["state"] == "stopped"
     with open_log(new):
-        assert ask().told["says"] == "live, fednova, sequential, seed 0: round 1 of 4; 3 of 4 runs finished"
+        assert (
+            ask().told["message"] == "live, fednova, sequential, seed 0: round 1 of 4; 3 of 4 runs finished"
+        )
     curves = data_in(ask("/").text)["groups"][0]["curves"]
     assert [curve["name"] for curve in curves] == ["feddig", "fedavg", "fednova", "frozen"]
 
@@ -340,7 +341,7 @@ def test_half_a_line_is_a_round_that_is_not_there_yet(part: int, serve: Serve, r
     # but for its end, the line says all there is to say
     assert curve_in(page.text) == ([10, 20, 30] if part == -1 else [10, 20])
     assert "damaged" not in page.text
-    assert "What is missing" not in page.text
+    assert "Missing or damaged" not in page.text
     add(run, line[part:])
     assert curve_in(ask("/").text) == [10, 20, 30]
 
@@ -399,7 +400,7 @@ def test_nothing_is_read_or_drawn_again_unless_it_changed(
         monkeypatch.setattr(module, name, lambda *words, **more: (done.append(name), real(*words, **more))[1])
 
     counted(live, "build_page")
-    counted(live_runs, "read_run")
+    counted(live, "read_run")
     counted(runs, "read_classes")
     grid = write_grid(tmp_path / "grid", seeds=1)
     ask = serve(grid)
@@ -418,16 +419,16 @@ def test_nothing_is_read_or_drawn_again_unless_it_changed(
 
 
 def test_work_is_followed_by_rest(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "REST", 9.0)
+    monkeypatch.setattr(live, "CACHE_FACTOR", 9.0)
     page = LivePage(run)
     monkeypatch.setattr(live, "build_page", lambda *_: time.sleep(0.5) or "page")
     page.page()
     add(run, row(2, 30.0))
     before = time.monotonic()
-    assert json.loads(page.state())["says"].startswith("stopped at round 2"), "seen before the work"
+    assert json.loads(page.state())["message"].startswith("stopped at round 2"), "seen before the work"
     assert time.monotonic() - before < 0.4
-    monkeypatch.setattr(page, "_good_until", 0.0)
-    assert json.loads(page.state())["says"].startswith("stopped at round 3")
+    monkeypatch.setattr(page, "_valid_until", 0.0)
+    assert json.loads(page.state())["message"].startswith("stopped at round 3")
 
 
 # --- the command
@@ -483,7 +484,7 @@ def test_ctrl_c_ends_it_well_and_others_are_warned_of(host: str, run: Path) -> N
     assert process.returncode == 0
     assert out == ""
     assert "Traceback" not in err
-    warning = "feddig: warning: anybody who reaches 0.0.0.0 can read this page"
+    warning = "feddig: warning: anyone who can reach 0.0.0.0 can read this page"
     assert (warning in err.splitlines()) == (host == "0.0.0.0")
 
 

@@ -89,7 +89,7 @@ def test_rounds_arrive_while_a_run_goes_on(browser: Browser, tmp_path: Path) -> 
         assert says(browser).endswith(" s ago")
         run.kill()
         run.communicate()
-        wait(lambda: "no process is at work on it" in says(browser), "the news that it has stopped")
+        wait(lambda: "no process is working on it" in says(browser), "the news that it has stopped")
         known = [row["test_accuracy"] for row in rows(folder)]
         wait(lambda: len(points(browser)) == len(known), "the last round")
         assert points(browser) == pytest.approx(known, abs=0.02)

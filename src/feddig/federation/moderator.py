@@ -30,7 +30,7 @@ from feddig.federation.folders import ModeratorFolder
 from feddig.federation.moderator_setup import ModeratorSetup, set_up_moderator
 from feddig.federation.status import Standing
 from feddig.report.measures import accuracy_measures
-from feddig.runs.loggers.opening import check_logs
+from feddig.runs.loggers.base import check_logs
 from feddig.runs.outcome import describe_round, describe_run
 from feddig.runs.results_folder import ResultsFolder, open_log
 from feddig.runs.run import record_rounds, restore

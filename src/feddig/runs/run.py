@@ -21,10 +21,10 @@ from feddig.errors import FileFormatError, first_line
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import Networks, describe_device
 from feddig.models.flat import FlatNetwork
+from feddig.report.html_parts import PAGE
 from feddig.report.measures import accuracy_measures
-from feddig.report.page import PAGE
 from feddig.runs.build import Simulation, build_simulation
-from feddig.runs.loggers.opening import check_logs, open_logs
+from feddig.runs.loggers.base import check_logs, open_logs
 from feddig.runs.outcome import describe_round, describe_run, write_outcome, write_page
 from feddig.runs.pictures import write_class_facts
 from feddig.runs.progress import Progress, Silent

@@ -1,39 +1,19 @@
-"""What to call results that stand in one figure: by what sets them apart.
-
-Which runs a figure may be drawn from, and which accuracy of theirs.
-
-Runs sorted into bars: what stands side by side, what is averaged, and what no bar depends on.
-"""
+"""Choose, check and average the runs of a figure, and name them by the settings in which they differ."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, stdev
 from typing import Any
 
 from feddig.errors import FedDigError, nearest
-from feddig.report.grouping import NUMBERLESS, SEEDS, differing, flatten
-from feddig.report.measures import MEASURES
+from feddig.report.measures import MEASURES, mean_and_deviation
 from feddig.report.paper.style import is_frozen
 from feddig.report.read_run import Run
+from feddig.report.run_settings import SEEDS, WITHOUT_EFFECT, differing_keys, flatten
 
-SHORT = {"samples_per_digest": "SpD"}
-
-
-def name_apart(runs: Sequence[Run], alone: str) -> list[tuple[Run, str]]:
-    """Name each run by the settings in which they differ, by seeds only where nothing else does; one is `alone`."""
-    apart = [key for key in differing([flatten(run.settings) for run in runs]) if key not in NUMBERLESS]
-    keys = [key for key in apart if key not in SEEDS] or [key for key in apart if key == "seed"]
-    return [(run, "\n".join(_spell(run, key) for key in keys) or alone) for run in runs]
-
-
-def _spell(run: Run, key: str) -> str:
-    name = key.split(".")[-1]
-    return f"{SHORT.get(name, name)} {run.setting(key)}"
-
-
-PAPERS = "mean_251_259"
-"""What the paper's bars are: the mean of these rounds, just after the last silo has left."""
-SPELLED = {
+ABBREVIATIONS = {"samples_per_digest": "SpD"}
+PAPER_MEASURE = "mean_251_259"
+"""The measure of the paper's bars: the mean of these rounds, just after the last silo has left."""
+MEASURE_NAMES = {
     "final": "after the last round",
     "best": "of the best round",
     "absence_mean": "mean while silos were away",
@@ -47,48 +27,52 @@ SPELLED = {
 }
 
 
+def name_runs(runs: Sequence[Run], default: str) -> list[tuple[Run, str]]:
+    """Name each run by the settings in which they differ, by its seed if only seeds differ, or by `default`."""
+    different = [
+        key for key in differing_keys([flatten(run.settings) for run in runs]) if key not in WITHOUT_EFFECT
+    ]
+    keys = [key for key in different if key not in SEEDS] or [key for key in different if key == "seed"]
+    return [(run, "\n".join(_name_setting(run, key) for key in keys) or default) for run in runs]
+
+
+def _name_setting(run: Run, key: str) -> str:
+    name = key.split(".")[-1]
+    return f"{ABBREVIATIONS.get(name, name)} {run.setting(key)}"
+
+
 def check_runs(runs: Sequence[Run], kind: str) -> None:
-    """Refuse runs that cannot share a figure: none, unfinished ones, and ones whose accuracy is of different images."""
+    """Refuse runs that cannot share a figure: none, unfinished ones, and ones measured on different images."""
     if not runs:
         raise FedDigError(f"{kind} are drawn from results; give the folders of runs or comparisons")
     for run in runs:
         if not run.finished:
             raise FedDigError(
-                f"{run.path}: the run is not finished; end it with feddig run --resume, or leave it out"
+                f"{run.path}: the run is not finished; finish it with feddig run --resume, or leave it out"
             )
         if not run.settings or not run.rows:
             raise FedDigError(f"{run.path}: cannot be drawn: {' '.join(run.notes)}")
-    tested = {run.measured_on: run for run in runs}
-    if len(tested) > 1:
-        places = " and ".join(f"{run.path} on {images} images" for images, run in sorted(tested.items()))
-        raise FedDigError(f"{places}: accuracies of different images cannot share a figure; draw them apart")
+    measured = {run.measured_on: run for run in runs}
+    if len(measured) > 1:
+        paths = " and ".join(f"{run.path} on {images} images" for images, run in sorted(measured.items()))
+        raise FedDigError(
+            f"{paths}: accuracies on different images cannot share a figure; draw them separately"
+        )
 
 
-def choose_measure(runs: Sequence[Run], wanted: str | None) -> str:
-    """Take the accuracy that was asked for; if none was, the paper's, or where a run is too short for it, the last."""
-    if wanted is None:
-        return PAPERS if all(run.measures.get(PAPERS) is not None for run in runs) else "final"
-    if wanted not in MEASURES:
-        raise FedDigError(f"--measure: {wanted!r} is not known; {nearest(wanted, MEASURES)}")
-    for run in runs:
-        if run.measures.get(wanted) is None:
-            raise FedDigError(f"--measure: {run.path} has no {wanted}; choose another, or leave the run out")
-    return wanted
-
-
-def check_alike(runs: Sequence[Run], apart: Iterable[str] = ()) -> None:
-    """Refuse to average runs that differ in more than their seed and the keys that are named."""
-    allowed = {*SEEDS, *NUMBERLESS, *apart}
+def check_same_settings(runs: Sequence[Run], allowed: Iterable[str] = ()) -> None:
+    """Refuse to average runs that differ in more than their seed and the allowed keys."""
+    may_differ = {*SEEDS, *WITHOUT_EFFECT, *allowed}
     settings = [flatten(run.settings) for run in runs]
     for run, other in zip(runs[1:], settings[1:], strict=True):
-        more = [key for key in differing([settings[0], other]) if key not in allowed]
+        more = [key for key in differing_keys([settings[0], other]) if key not in may_differ]
         if more:
             raise FedDigError(
                 f"{runs[0].path} and {run.path}: differ in {more[0]}, so they are not averaged; leave one out"
             )
 
 
-def check_once(runs: Sequence[Run]) -> None:
+def check_unique_seeds(runs: Sequence[Run]) -> None:
     """Refuse to count a seed twice."""
     seen: dict[int, Run] = {}
     for run in runs:
@@ -99,36 +83,26 @@ def check_once(runs: Sequence[Run]) -> None:
         seen[run.seed] = run
 
 
-def also_differing(runs: Sequence[Run], apart: Iterable[str]) -> list[str]:
-    """List what else sets the runs of one algorithm apart, which a reader of the figure should know."""
-    known = {*SEEDS, *NUMBERLESS, *apart}
-    found: dict[str, None] = {}
-    for algorithm in dict.fromkeys(run.algorithm for run in runs):
-        settings = [flatten(run.settings) for run in runs if run.algorithm == algorithm]
-        found |= dict.fromkeys(key for key in differing(settings) if key not in known)
-    return list(found)
-
-
 @dataclass(frozen=True)
 class Bar:
-    """A mean over seeds; one seed has no spread."""
+    """A mean over seeds; with one seed there is no deviation."""
 
     mean: float
-    spread: float | None
+    deviation: float | None
     seeds: int
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What a bar chart lays out from left to right."""
+    """What a bar chart shows from left to right."""
 
     keys: tuple[str, ...]
-    """The settings by which its places differ."""
-    sort: Callable[[Run], Any]
+    """The settings in which its positions differ."""
+    sort_key: Callable[[Run], Any]
     label: Callable[[Run], str]
     title: str
-    of_digests: bool = False
-    """Whether only digests depend on these settings, so that a run that sends none is the same everywhere."""
+    only_digests: bool = False
+    """Whether only digests depend on these settings; a run without digests is then the same at every position."""
 
 
 @dataclass(frozen=True)
@@ -136,93 +110,96 @@ class Chart:
     """All bars of a figure."""
 
     runs: Sequence[Run]
-    places: Sequence[str]
+    positions: Sequence[str]
     """From left to right."""
     bars: Mapping[str, Mapping[str, Bar]]
-    """By name, then by place; a place that a name was not run at is not there."""
+    """By name, then by position; positions without runs of that name are left out."""
     lines: Mapping[str, Bar]
-    """Of what does not depend on the place."""
+    """The values that do not depend on the position."""
     measure: str
-    also: Sequence[str]
+    also_differing: Sequence[str]
     """Other settings that differ."""
-    counts: Sequence[int]
-    """Over how many seeds each bar and line is a mean."""
+    seed_counts: Sequence[int]
+    """The number of seeds of each bar and line."""
 
 
-def sort_into_chart(
-    runs: Sequence[Run], kind: str, axis: Axis, measure: str | None, *, fewest: int = 2
-) -> Chart:
-    """Sort runs into places and names, and average each cell over its seeds."""
+def average_runs(runs: Sequence[Run], kind: str, axis: Axis, measure: str | None) -> Chart:
+    """Sort runs by position and name, and average each bar over its seeds."""
     check_runs(runs, kind)
-    chosen = choose_measure(runs, measure)
-    still = [run for run in runs if axis.of_digests and not sends_digests(run)]
-    moving = [run for run in runs if not axis.of_digests or sends_digests(run)]
-    if not moving:
-        raise FedDigError(f"{kind} need results of an algorithm with digests; these have {_names(runs)}")
-    for run in moving:
+    measure = _choose_measure(runs, measure)
+    fixed = [run for run in runs if axis.only_digests and not _sends_digests(run)]
+    varying = [run for run in runs if not axis.only_digests or _sends_digests(run)]
+    if not varying:
+        names = ", ".join(dict.fromkeys(run.algorithm for run in runs))
+        raise FedDigError(f"{kind} need results of an algorithm with digests; these have {names}")
+    for run in varying:
         for key in axis.keys:
             if run.setting(key) is None:
                 raise FedDigError(f"{run.path}: its experiment.toml has no {key}, by which {kind} are sorted")
-    places = list(dict.fromkeys(axis.label(run) for run in sorted(moving, key=axis.sort)))
-    if len(places) < fewest:
+    positions = list(dict.fromkeys(axis.label(run) for run in sorted(varying, key=axis.sort_key)))
+    if len(positions) < 2:
         raise FedDigError(
-            f"{kind} need results that differ in {' or '.join(axis.keys)}; these all have {places[0]}"
+            f"{kind} need results that differ in {' or '.join(axis.keys)}; these all have {positions[0]}"
         )
     several = len({run.scenario for run in runs}) > 1
     bars = {
         name: {
-            place: _average(cell, axis.keys, chosen)
-            for place in places
-            if (cell := [run for run in moving if (_name(run, several), axis.label(run)) == (name, place)])
+            position: _average(members, axis.keys, measure)
+            for position in positions
+            if (members := [run for run in named if axis.label(run) == position])
         }
-        for name in _ordered(moving, several)
+        for name, named in _by_name(varying, several).items()
     }
     lines = {
-        name: _average([run for run in still if _name(run, several) == name], axis.keys, chosen, once=False)
-        for name in _ordered(still, several)
+        name: _average(_drop_repeats(named, axis.keys), axis.keys, measure)
+        for name, named in _by_name(fixed, several).items()
     }
-    also = also_differing(runs, (*axis.keys, "absence.scenario"))
-    counts = [bar.seeds for found in (*bars.values(), lines) for bar in found.values()]
-    return Chart(runs, places, bars, lines, chosen, also, counts)
+    seed_counts = [bar.seeds for found in (*bars.values(), lines) for bar in found.values()]
+    return Chart(runs, positions, bars, lines, measure, _also_differing(runs, axis.keys), seed_counts)
 
 
-def sends_digests(run: Run) -> bool:
-    """Say whether any silo sent a digest."""
-    told = run.summary.get("bytes")
-    sizes = told.get("digest") if isinstance(told, Mapping) else None
+def _choose_measure(runs: Sequence[Run], wanted: str | None) -> str:
+    """Return the wanted measure; if none is wanted, the paper's, or the final accuracy where a run is too short."""
+    if wanted is None:
+        return PAPER_MEASURE if all(run.measures.get(PAPER_MEASURE) is not None for run in runs) else "final"
+    if wanted not in MEASURES:
+        raise FedDigError(f"--measure: {wanted!r} is not known; {nearest(wanted, MEASURES)}")
+    for run in runs:
+        if run.measures.get(wanted) is None:
+            raise FedDigError(f"--measure: {run.path} has no {wanted}; choose another, or leave the run out")
+    return wanted
+
+
+def _sends_digests(run: Run) -> bool:
+    stored = run.summary.get("bytes")
+    sizes = stored.get("digest") if isinstance(stored, Mapping) else None
     return isinstance(sizes, list) and any(sizes)
 
 
-def _names(runs: Sequence[Run]) -> str:
-    return ", ".join(dict.fromkeys(run.algorithm for run in runs))
+def _by_name(runs: Sequence[Run], several_scenarios: bool) -> dict[str, list[Run]]:
+    """Return runs by the name of their bars, FedDig's first and frozen controls last."""
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        name = f"{run.algorithm}, {run.scenario}" if several_scenarios else run.algorithm
+        found.setdefault(name, []).append(run)
+    names = sorted(found, key=lambda name: (is_frozen(name), not name.startswith("feddig"), name))
+    return {name: found[name] for name in names}
 
 
-def _name(run: Run, several: bool) -> str:
-    return f"{run.algorithm}, {run.scenario}" if several else run.algorithm
-
-
-def _ordered(runs: Sequence[Run], several: bool) -> list[str]:
-    """List names with FedDig's first and the control's last, as everywhere."""
-    names = dict.fromkeys(_name(run, several) for run in runs)
-    return sorted(names, key=lambda name: (is_frozen(name), not name.startswith("feddig"), name))
-
-
-def _average(runs: Sequence[Run], apart: Sequence[str], measure: str, *, once: bool = True) -> Bar:
-    check_alike(runs, apart)
-    if once:
-        check_once(runs)
-    else:
-        runs = _one_a_seed(runs)
-    values = [value for run in runs if (value := run.measures.get(measure)) is not None]
-    if len(values) < len(runs):
+def _average(runs: Sequence[Run], may_differ: Sequence[str], measure: str) -> Bar:
+    check_same_settings(runs, may_differ)
+    check_unique_seeds(runs)
+    found = mean_and_deviation(run.measures.get(measure) for run in runs)
+    if found is None:
         raise FedDigError(
             f"{runs[0].path}: not all seeds have an accuracy {measure!r}; choose another measure"
         )
-    return Bar(fmean(values), stdev(values) if len(values) > 1 else None, len(values))
+    return Bar(*found, len(runs))
 
 
-def _one_a_seed(runs: Sequence[Run]) -> list[Run]:
-    """Take one run a seed of those that were only repeated beside the others, with the same outcome."""
+def _drop_repeats(runs: Sequence[Run], may_differ: Sequence[str]) -> list[Run]:
+    """Keep one run for each seed of runs that were repeated at every position, with the same result."""
+    check_same_settings(runs, may_differ)
     kept: dict[int, Run] = {}
     for run in runs:
         first = kept.setdefault(run.seed, run)
@@ -231,3 +208,13 @@ def _one_a_seed(runs: Sequence[Run]) -> list[Run]:
                 f"{first.path} and {run.path}: the same run, seed {run.seed}, with other accuracies; leave one out"
             )
     return list(kept.values())
+
+
+def _also_differing(runs: Sequence[Run], known: Iterable[str]) -> list[str]:
+    """Return the other settings in which runs of one algorithm differ, for the explanation under the figure."""
+    ignored = {*SEEDS, *WITHOUT_EFFECT, *known, "absence.scenario"}
+    found: dict[str, None] = {}
+    for algorithm in dict.fromkeys(run.algorithm for run in runs):
+        settings = [flatten(run.settings) for run in runs if run.algorithm == algorithm]
+        found |= dict.fromkeys(key for key in differing_keys(settings) if key not in ignored)
+    return list(found)
