@@ -145,7 +145,10 @@ POINTS = [
     ),
     *((f"{FOLDER}.append_metrics", number, True) for number in range(1, WHOLE + 1)),
     (f"{FOLDER}.append_metrics", 1, False),
-    *((f"{FOLDER}.{name}", 1, True) for name in ("claim", "rewind", "keep_digest", "write_checkpoint")),
+    *(
+        (f"{FOLDER}.{name}", 1, True)
+        for name in ("create", "drop_rows_after", "keep_digest", "write_checkpoint")
+    ),
     (f"{FOLDER}.write_summary", 1, True),
 ]
 

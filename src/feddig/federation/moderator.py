@@ -65,8 +65,8 @@ def moderate_federation(
     setup = set_up_moderator(contract, folder.test_set, device=device)
     check_logs(setup.experiment)
     if not results.started:
-        results.claim()
-        results.write_setting(setup.experiment, None, _attendance(setup, []).to_csv())
+        results.create()
+        results.write_setup(setup.experiment, None, _attendance(setup, []).to_csv())
     with open_log(results.path, patience=SUCCESSION_SECONDS):
         try:
             return _Moderating(grid, setup, results, standing, write).go_on(until)

@@ -115,7 +115,7 @@ class ResultsFolder:
         """Whether the run here is complete: its summary is written last."""
         return (self.path / "summary.json").exists()
 
-    def claim(self) -> None:
+    def create(self) -> None:
         """Create the folder for a new run; a folder that holds anything but an interrupted start is an error."""
         if self.started:
             raise FedDigError(
@@ -136,7 +136,7 @@ class ResultsFolder:
             elif entry != mark:
                 entry.unlink()
 
-    def write_setting(self, experiment: Experiment, partition: str | None, availability: str) -> None:
+    def write_setup(self, experiment: Experiment, partition: str | None, availability: str) -> None:
         """Write availability, partition and experiment; the experiment last, because it marks the run as started.
 
         There is no partition where every silo has its own data.
@@ -151,7 +151,7 @@ class ResultsFolder:
         """Write which silos are present in each round; a federation writes it again after each round."""
         write_atomically(self.path / "availability.csv", table)
 
-    def check_setting(self, partition: str, availability: str) -> None:
+    def check_setup(self, partition: str, availability: str) -> None:
         """On resuming, check that partition and availability are the same as at the start."""
         for name, text in (("partition.csv", partition), ("availability.csv", availability)):
             if (self.path / name).read_text(encoding="utf-8") != text:
@@ -208,7 +208,7 @@ class ResultsFolder:
             rows.append(row)
         return rows
 
-    def rewind(self, rounds: int) -> None:
+    def drop_rows_after(self, rounds: int) -> None:
         """Drop the rows after this many rounds: those of a round that was interrupted before its checkpoint."""
         path = self.path / "metrics.jsonl"
         lines = self._lines()[:rounds]
@@ -253,7 +253,7 @@ class ResultsFolder:
         state = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return Checkpoint(int(facts["rounds"]), state, digests, json.loads(facts["inputs"]))
 
-    def clear_parts(self) -> None:
+    def remove_partial_files(self) -> None:
         """Remove partial files that a killed process left."""
         for part in self.path.rglob(".*.part"):
             part.unlink()
