@@ -724,7 +724,7 @@ def test_two_processes_do_not_work_on_one_run(halfway: Path, tiny_dataset: Datas
     before = snapshot(halfway)
     with (halfway / "log.txt").open("a") as stream:
         fcntl.flock(stream.fileno(), fcntl.LOCK_EX)
-        assert "another process is at work" in refusal(halfway, tiny_dataset)
+        assert "another process is working" in refusal(halfway, tiny_dataset)
     assert snapshot(halfway).keys() == before.keys()
     resume(halfway, dataset=tiny_dataset)
 
