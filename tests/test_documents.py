@@ -24,7 +24,7 @@ def test_the_page_of_settings_is_what_the_settings_say() -> None:
     assert spec.loader is not None
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
-    found = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    found = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
     assert found == tool.page(), "run tools/document_settings.py"
 
 
@@ -56,7 +56,7 @@ def test_links_between_documents_lead_somewhere() -> None:
 def test_keys_that_documents_quote_exist() -> None:
     known = set(keys())
     sections = {key.split(".")[0] for key in known if "." in key}
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         text = page.read_text(encoding="utf-8")
         objects = named_objects(text) if page.name == "symbols.md" else []
         for quoted in re.findall(r"`((?:{})\.[a-z_.]+)(?: = [^`]*)?`".format("|".join(sections)), text):
@@ -101,7 +101,7 @@ def look_up(name: str) -> Any:
 
 
 def test_every_object_that_the_symbols_name_exists() -> None:
-    names = named_objects((ROOT / "docs" / "symbols.md").read_text(encoding="utf-8"))
+    names = named_objects((ROOT / "docs" / "reference" / "symbols.md").read_text(encoding="utf-8"))
     assert len(names) > 50
     for name in names:
         assert look_up(name) is not None, name
@@ -114,7 +114,7 @@ def test_an_object_that_does_not_exist_is_noticed(name: str) -> None:
 
 
 def test_the_round_in_a_drawing_names_methods_that_exist() -> None:
-    text = (ROOT / "docs" / "one-round.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "explanation" / "one-round.md").read_text(encoding="utf-8")
     drawn = (ROOT / "docs" / "images" / "one-round.svg").read_text(encoding="utf-8")
     homes = {
         "Silo": "silo",
@@ -129,13 +129,13 @@ def test_the_round_in_a_drawing_names_methods_that_exist() -> None:
 
 
 def test_the_page_of_the_api_has_every_public_name() -> None:
-    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
     shown = re.findall(r"^::: feddig\.(\w+)$", text, flags=re.MULTILINE)
     assert sorted(shown) == [name for name in feddig.__all__ if name != "__version__"]
 
 
 def test_every_algorithm_has_a_section_that_says_where_it_differs() -> None:
-    text = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "algorithms.md").read_text(encoding="utf-8")
     sections = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", text, flags=re.MULTILINE))
     del sections["What all of them share"]
     assert {title.lower() for title in sections} >= {*BASES, *FEDDIG, "frozen", "centralised", "digests-only"}

@@ -1,4 +1,4 @@
-"""Write docs/settings.md from the settings themselves, so that the page and the program cannot disagree."""
+"""Write docs/reference/settings.md from the settings themselves, so that the page and the program cannot disagree."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ from typing import Any
 
 from feddig.experiment.toml import keys
 
-PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
 
 HEAD = """# Every key of an experiment
 
