@@ -82,8 +82,9 @@ FEWER = {
 """What is added to a command that is run, so that it takes seconds."""
 
 SLOW = {
-    "docs/guide/audit.md", "docs/guide/encoder.md", "docs/guide/own-data-and-model.md", "docs/measurements/comparison.md",
-    "docs/measurements/reproducing.md", "docs/reference/absence.md",
+    "docs/guide/audit.md", "docs/guide/encoder.md", "docs/guide/own-data-and-model.md", "docs/measurements/attacks.md",
+    "docs/measurements/comparison.md", "docs/measurements/encoder.md", "docs/measurements/reproducing.md",
+    "docs/reference/absence.md",
 }  # fmt: skip
 """Pages whose commands take longest; `make test-all` runs them."""
 
@@ -137,7 +138,7 @@ def test_every_exception_is_still_needed(begin: str) -> None:
 def furniture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the documents take for granted: an experiment `mine.toml`, images, and some results."""
     folder = tmp_path_factory.mktemp("furniture")
-    text = (ROOT / "README.md").read_text("utf-8")
+    text = (ROOT / "docs" / "guide" / "first-experiment.md").read_text("utf-8")
     (folder / "mine.toml").write_text(text.split("```toml\n")[1].split("```")[0], encoding="utf-8")
     draw = load_example("own_data").draw_folder
     draw(folder / "photos")
