@@ -310,7 +310,7 @@ def test_feddig_over_feddyn_learns_under_sequential_leaving(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_feddig_over_adabest_learns_with_the_beta_that_the_docs_advise(tmp_path: Path) -> None:
-    """With AdaBest's early default of 0.98 it collapses: docs/comparison.md."""
+    """With AdaBest's early default of 0.98 it collapses: docs/measurements/comparison.md."""
     experiment = fashion("feddig+adabest", "sequential", 20)
     bases = {"adabest": {"mu": 0.02, "beta": 0.5}}
     run(replace(experiment, algorithm=replace(experiment.algorithm, bases=bases)), tmp_path / "run")

@@ -858,7 +858,7 @@ def test_a_mistake_in_the_privacy_keys_is_one_line(give: Give) -> None:
 
 
 def test_the_page_on_privacy_prints_what_the_command_does(give: Give) -> None:
-    page = (Path(__file__).parent.parent / "docs" / "privacy.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parent.parent / "docs" / "reference" / "privacy.md").read_text(encoding="utf-8")
 
     def told(*keys: str) -> dict[str, float]:
         sets = [word for key in keys for word in ("--set", key)]

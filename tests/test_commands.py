@@ -82,8 +82,9 @@ FEWER = {
 """What is added to a command that is run, so that it takes seconds."""
 
 SLOW = {
-    "docs/absence.md", "docs/audit.md", "docs/comparison.md", "docs/encoder.md", "docs/own-data-and-model.md",
-    "docs/reproducing.md",
+    "docs/guide/audit.md", "docs/guide/encoder.md", "docs/guide/own-data-and-model.md", "docs/measurements/attacks.md",
+    "docs/measurements/comparison.md", "docs/measurements/encoder.md", "docs/measurements/reproducing.md",
+    "docs/reference/absence.md",
 }  # fmt: skip
 """Pages whose commands take longest; `make test-all` runs them."""
 
@@ -137,7 +138,7 @@ def test_every_exception_is_still_needed(begin: str) -> None:
 def furniture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the documents take for granted: an experiment `mine.toml`, images, and some results."""
     folder = tmp_path_factory.mktemp("furniture")
-    text = (ROOT / "README.md").read_text("utf-8")
+    text = (ROOT / "docs" / "guide" / "first-experiment.md").read_text("utf-8")
     (folder / "mine.toml").write_text(text.split("```toml\n")[1].split("```")[0], encoding="utf-8")
     draw = load_example("own_data").draw_folder
     draw(folder / "photos")
@@ -157,23 +158,23 @@ def furnish(page: str, folder: Path, furniture: Path) -> None:
     """Put that into the folder in which a page's commands are run, and what one page alone expects."""
     for thing in furniture.iterdir():
         (folder / thing.name).symlink_to(thing)
-    if page == "docs/audit.md":
+    if page == "docs/guide/audit.md":
         run_command(
             commands_of("README.md", "    feddig digest make mine.toml --silo 2 --out silo2.safetensors\n")[0]
         )
-    if page == "docs/figures.md":
+    if page == "docs/guide/figures.md":
         write_folder(folder / "results" / "mine", [50.0, 60.0], ["11", "10"])
         for name, skew in (("01", 0.1), ("05", 0.5), ("1", 1.0)):
             write_folder(
                 folder / "results" / f"skew-{name}", [50.0, 60.0], ["11", "10"],
                 data=f"skew = {skew}\n", measures={"absence_mean": 60.0},
             )  # fmt: skip
-    if page == "docs/federation.md":
+    if page == "docs/guide/federation.md":
         (folder / "keys").mkdir()
         for silo in ("north", "south"):
             run_command(commands_of("README.md", f"    feddig federation key made/{silo}\n")[0])
             shutil.copy(folder / "made" / silo / "key.pub", folder / "keys" / f"{silo}.pub")
-    if page == "docs/report.md":
+    if page == "docs/guide/report.md":
         for name in ("demo/feddig/sequential/seed-0", "mine", "a", "b"):
             write_folder(folder / "results" / name, [50.0, 60.0], ["11", "10"])
         write_known_audit(folder / "audit")
@@ -191,9 +192,9 @@ def furnish(page: str, folder: Path, furniture: Path) -> None:
 def test_a_pages_commands_run(
     page: str, furniture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if page == "docs/federation.md":
+    if page == "docs/guide/federation.md":
         pytest.importorskip("flwr", reason="the extra flower is not there")
-    if page == "docs/logging.md":
+    if page == "docs/guide/logging.md":
         for package, extra in (("tensorboard", "logging"), ("mlflow", "mlflow")):
             pytest.importorskip(package, reason=f"the extra {extra} is not there")
         warnings.simplefilter("ignore")  # MLflow's own, of which there are several

@@ -1,4 +1,4 @@
-"""The commands of docs/federation.md that last: they are run in the page's order, as real processes, with few rounds.
+"""The commands of docs/guide/federation.md that last: run in the page's order, as real processes, with few rounds.
 
 What they add to the documented words are options that anybody may give; where the page names a machine, it is this one.
 """
@@ -31,7 +31,7 @@ pytestmark = [
 ]
 
 ROUNDS = 2
-PAGE = "docs/federation.md"
+PAGE = "docs/guide/federation.md"
 SMALL = f"--set model.classifier=small --set training.rounds={ROUNDS} --set training.threads=1 --training-deadline 90"
 WAIT = 240.0
 

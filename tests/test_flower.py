@@ -78,7 +78,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="finds left-over processes in /proc")
 @pytest.mark.usefixtures("quiet", "own_home")
 def test_flwr_run_takes_the_example_as_it_is(tmp_path: Path) -> None:
-    (command,) = [command for command in commands_of("docs/flower.md") if command.words[0] == "flwr"]
+    (command,) = [command for command in commands_of("docs/guide/flower.md") if command.words[0] == "flwr"]
     # as many silos as the command has supernodes
     experiment = experiment_from_table({**EXPERIMENT, "data": {**EXPERIMENT["data"], "silos": 4}})
     (tmp_path / "mine.toml").write_text(write_experiment(experiment), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Write docs/settings.md from the settings themselves, so that the page and the program cannot disagree."""
+"""Write docs/reference/settings.md from the settings themselves, so that the page and the program cannot disagree."""
 
 import dataclasses
 import math
@@ -7,15 +7,15 @@ from typing import Any
 
 from feddig.experiment.toml import keys
 
-PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
 
 HEAD = """# Every key of an experiment
 
-One experiment is one TOML file. What a file leaves out has the default below; the defaults are the paper's.
-`--set section.key=value` changes a key from the command line. A results folder's `experiment.toml` is the same
-experiment with nothing left open, and can be run again as it is.
+One experiment is one TOML file. A key that is left out has the default below; the defaults are the paper's.
+`--set section.key=value` changes a key on the command line. The `experiment.toml` of a results folder holds every key
+of its run, and can be run again.
 
-This page is written by `tools/document_settings.py`; a test keeps it current.
+`tools/document_settings.py` writes this page; a test keeps it current.
 
 | key | default | meaning |
 |---|---|---|

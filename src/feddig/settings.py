@@ -112,7 +112,7 @@ class PrivacySettings:
     )  # fmt: skip
     epsilon: float = setting(
         0.005,
-        "paper-laplace: the paper's epsilon, which bounds nothing by itself (docs/privacy.md); "
+        "paper-laplace: the paper's epsilon, which bounds nothing by itself (docs/explanation/privacy.md); "
         "discrete mechanisms: what the features promise a record",
         above=0,
     )

@@ -50,7 +50,7 @@ def audit_command(
         ),
     ] = None,
     thresholds: Annotated[
-        Path | None, typer.Option(help="TOML file with limits of the lights (docs/audit.md).")
+        Path | None, typer.Option(help="TOML file with limits of the lights (docs/reference/audit.md).")
     ] = None,
     mixing_seed: Annotated[
         int | None,

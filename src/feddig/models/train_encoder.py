@@ -1,7 +1,7 @@
 """How the default encoders are made: an autoencoder that learns from generated images.
 
 No photograph and no silo's data takes part, so the encoder is public by construction. The first half of
-this file trains; the second half draws the images. docs/encoder.md compares this recipe with others.
+this file trains; the second half draws the images. docs/measurements/encoder.md compares this recipe with others.
 """
 
 import math
@@ -30,7 +30,7 @@ ATTEMPTS = 5
 DARK = -1.5
 LEAST_ACTIVE = 0.02
 LEAST_SPREAD = 0.01
-# acts like a learning rate for F_D: docs/encoder.md shows what others give
+# acts like a learning rate for F_D: docs/measurements/encoder.md shows what others give
 LARGEST_VALUE = 64.0
 
 LAYERS = 3
