@@ -1,6 +1,7 @@
-"""What stands before Flower's SuperLink: who gets in, and how much at once."""
+"""The filter before Flower's SuperLink: from where a request may come, and how long it may be."""
 
 import asyncio
+import ssl
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,8 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from starlette.middleware import Middleware
 
-from feddig.federation.flower_1_41.gate import Gate
 from feddig.federation.flower_1_41.intake import CHUNK
-from feddig.federation.flower_1_41.superlink import check_gate
+from feddig.federation.flower_1_41.superlink import LoggedTLS, RequestFilter, check_filter
 
 pytestmark = pytest.mark.flower
 
@@ -31,27 +31,30 @@ pytestmark = pytest.mark.flower
         (None, "/v1/control/start-run", 403),
     ],
 )
-def test_the_gate(client: tuple[str, int] | None, path: str, status: int) -> None:
-    assert at_the_gate(client, path) == status
+def test_from_other_machines_only_the_silos_interface_is_open(
+    client: tuple[str, int] | None, path: str, status: int
+) -> None:
+    assert answer(client, path) == status
 
 
-def at_the_gate(client: tuple[str, int] | None, path: str, headers: Mapping[str, str] | None = None) -> int:
-    """Give the HTTP status with which a request is answered."""
+def answer(client: tuple[str, int] | None, path: str, headers: Mapping[str, str] | None = None) -> int:
+    """Return the HTTP status with which a request is answered."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
 
-    told: list[dict[str, Any]] = []
+    sent: list[dict[str, Any]] = []
 
     async def send(message: Any) -> None:
-        told.append(message)
+        sent.append(message)
 
     async def receive() -> Any:
         return {"type": "http.request"}
 
-    named = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-    asyncio.run(Gate(app)({"type": "http", "path": path, "client": client, "headers": named}, receive, send))
-    return int(told[0]["status"])
+    encoded = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    scope = {"type": "http", "path": path, "client": client, "headers": encoded}
+    asyncio.run(RequestFilter(app)(scope, receive, send))
+    return int(sent[0]["status"])
 
 
 @pytest.mark.parametrize(
@@ -66,14 +69,28 @@ def at_the_gate(client: tuple[str, int] | None, path: str, headers: Mapping[str,
         ("pull-messages", {}, 200),
     ],
 )
-def test_the_gate_lets_nothing_in_that_is_too_long(path: str, headers: dict[str, str], status: int) -> None:
-    assert at_the_gate(("192.0.2.7", 1), f"/v1/fleet/{path}", headers) == status
-    assert at_the_gate(("127.0.0.1", 1), f"/v1/fleet/{path}", headers) == status, "also from this machine"
+def test_a_request_that_is_too_long_is_refused(path: str, headers: dict[str, str], status: int) -> None:
+    assert answer(("192.0.2.7", 1), f"/v1/fleet/{path}", headers) == status
+    assert answer(("127.0.0.1", 1), f"/v1/fleet/{path}", headers) == status, "also from this machine"
 
 
-def test_a_flower_that_takes_no_gate_is_not_started() -> None:
-    ours, other = Middleware(Gate), Middleware(SimpleNamespace)
-    check_gate(SimpleNamespace(_get_middleware=lambda: [ours, other]))
+def test_a_flower_that_takes_no_filter_is_not_started() -> None:
+    ours, other = Middleware(RequestFilter), Middleware(SimpleNamespace)
+    check_filter(SimpleNamespace(_get_middleware=lambda: [ours, other]))
     for others in ([], [other, ours]):
-        with pytest.raises(SystemExit, match="takes no gate"):
-            check_gate(SimpleNamespace(_get_middleware=lambda others=others: others))
+        with pytest.raises(SystemExit, match="takes no filter"):
+            check_filter(SimpleNamespace(_get_middleware=lambda others=others: others))
+
+
+def test_a_failed_tls_handshake_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.sslobject_class = LoggedTLS
+    incoming = ssl.MemoryBIO()
+    connection = context.wrap_bio(incoming, ssl.MemoryBIO(), server_side=True)
+    with pytest.raises(ssl.SSLWantReadError):
+        connection.do_handshake()
+    assert not caplog.text
+    incoming.write(b"GET / HTTP/1.0\r\n\r\n")
+    with pytest.raises(ssl.SSLError):
+        connection.do_handshake()
+    assert "a connection failed the TLS handshake: [SSL: HTTP_REQUEST]" in caplog.text

@@ -293,7 +293,7 @@ def test_without_tls_nobody_gets_in(whole: Open, tmp_path: Path) -> None:
     )
     assert "SuperNode ID" not in said
     assert "Connection attempt failed" in said
-    assert re.search(r"refused: somebody who speaks no TLS, or not ours: .*HTTP_REQUEST", link_log(whole))
+    assert re.search(r"refused: a connection failed the TLS handshake: .*HTTP_REQUEST", link_log(whole))
     assert whole.everything_as_before()
 
 
@@ -304,7 +304,7 @@ def test_a_wrong_authority_is_told_at_once(whole: Open, tmp_path: Path) -> None:
     options = ("--superlink", whole.contract.address, "--root-certificates", str(tmp_path / "ca.crt"))
     said = a_node(SiloFolder(tmp_path), *options)
     assert "CERTIFICATE_VERIFY_FAILED" in said
-    assert re.search(r"refused: somebody who speaks no TLS, or not ours: .*UNKNOWN_CA", link_log(whole))
+    assert re.search(r"refused: a connection failed the TLS handshake: .*UNKNOWN_CA", link_log(whole))
     (tmp_path / "ca.crt").write_text("nonsense", encoding="utf-8")
     with pytest.raises(FedDigError, match=r"ca\.crt: is no certificate"):
         reaches(whole.contract.address, tmp_path / "ca.crt")
