@@ -19,10 +19,10 @@ from feddig.files import write_atomically
 
 OURS = """
 import sys
-from feddig.federation.flower_1_41 import own_app
+from feddig.federation.flower_1_41 import local_app
 sys.argv = ["flwr-clientapp"]
 try:
-    own_app.main()
+    local_app.main()
 except SystemExit:  # there is no message here
     print(len(sys.modules))
 """

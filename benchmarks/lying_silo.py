@@ -19,7 +19,7 @@ from flwr.supernode.runtime import run_clientapp
 
 from feddig.core.messages import Reply
 from feddig.federation import client_app
-from feddig.federation.flower_1_41 import own_app
+from feddig.federation.flower_1_41 import local_app
 from feddig.federation.silo import DeployedSilo
 from feddig.federation.wire import pack_arrays, pack_bytes, read_bytes
 
@@ -118,7 +118,7 @@ def main() -> None:
         app.pack_reply = pack_reply
     else:
         sys.exit(f"lying_silo.py: {lie!r} is no lie")
-    own_app.main()
+    local_app.main()
 
 
 if __name__ == "__main__":

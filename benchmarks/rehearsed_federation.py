@@ -30,7 +30,7 @@ APP, LINK, NODE, SILO_APP = (
     "flwr-serverapp",
     "feddig.federation.flower_1_41.superlink",
     "feddig.federation.flower_1_41.supernode",
-    "feddig.federation.flower_1_41.own_app",
+    "feddig.federation.flower_1_41.local_app",
 )
 SUPERVISOR = "federation\0silo"
 """As /proc spells a supervisor's command."""

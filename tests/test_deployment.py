@@ -22,7 +22,7 @@ from feddig import run
 from feddig.digest.digest import read_digest, write_digest
 from feddig.experiment.toml import read_experiment
 from feddig.federation.contract import read_contract
-from feddig.federation.flower_1_41.own_app import SILO_PROGRAM, write_programs
+from feddig.federation.flower_1_41.local_app import SILO_PROGRAM, write_programs
 from feddig.federation.folders import FederationFolder, SiloFolder
 from feddig.federation.processes.processes import free_port, is_alive, running
 from feddig.federation.silo import open_silo
@@ -274,7 +274,7 @@ def test_a_silo_that_hangs_is_recalled_and_counted_again(tmp_path: Path) -> None
 
 
 HANGS = """#!/bin/sh
-exec {python} -c "import time; time.sleep(600)" feddig.federation.flower_1_41.own_app "$@"
+exec {python} -c "import time; time.sleep(600)" feddig.federation.flower_1_41.local_app "$@"
 """
 
 
@@ -521,7 +521,7 @@ def test_a_reply_of_600_megabytes_costs_the_moderator_no_memory(tmp_path: Path, 
 FLOWERS_WAY = """
 from feddig.federation import requests as courier
 from feddig.federation import server_app
-from feddig.federation.flower_1_41.intake import PlainIntake
+from feddig.federation.flower_1_41.replies import PlainIntake
 
 courier.open_intake = PlainIntake
 app = server_app.app

@@ -25,7 +25,7 @@ from feddig.experiment.setup import lay_out
 from feddig.federation.certificates import read_fingerprint
 from feddig.federation.contract import Contract, read_contract
 from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFolder
-from feddig.federation.processes.host import MOST_FAILURES, Failures
+from feddig.federation.processes.moderator_process import MOST_FAILURES, Failures
 from feddig.federation.processes.watchdog import choose_display
 from feddig.federation.silo_data import load_silo_data, load_test_set, read_silo_file, write_silo_file
 from feddig.federation.status import Status

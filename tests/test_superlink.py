@@ -12,7 +12,7 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from starlette.middleware import Middleware
 
-from feddig.federation.flower_1_41.intake import CHUNK
+from feddig.federation.flower_1_41.replies import CHUNK
 from feddig.federation.flower_1_41.superlink import LoggedTLS, RequestFilter, check_filter
 
 pytestmark = pytest.mark.flower

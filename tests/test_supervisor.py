@@ -28,8 +28,7 @@ from feddig.federation.certificates import Authority, write_certificate, write_k
 from feddig.federation.contract import Contract, read_contract, write_contract
 from feddig.federation.flower_1_41.control import Control, connect, start_run, write_flower_config
 from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFolder
-from feddig.federation.processes import host as hosting
-from feddig.federation.processes import supervisor
+from feddig.federation.processes import moderator_process, supervisor
 from feddig.federation.processes.network import keep_off_proxies, reaches
 from feddig.federation.processes.processes import (
     MARK,
@@ -86,9 +85,9 @@ def superlink(folder: ModeratorFolder) -> Iterator[Control]:
     """Run the moderator's SuperLink with its silos registered, but no run on it."""
     contract = read_contract(folder.contract)
     write_flower_config(folder, contract)
-    process = hosting._start_link(folder, contract)
+    process = moderator_process._start_link(folder, contract)
     try:
-        hosting._await_link(process, folder, contract)
+        moderator_process._await_link(process, folder, contract)
         with connect(folder, contract) as control:
             control.register(folder, contract)
             yield control
@@ -359,7 +358,7 @@ def test_an_expired_certificate_is_told_at_once(tmp_path: Path) -> None:
     for path in (folder.moderator.ca, folder.silo("north").ca):
         write_certificate(path, authority.certificate)
     contract = read_contract(folder.contract)
-    process = hosting._start_link(folder.moderator, contract)
+    process = moderator_process._start_link(folder.moderator, contract)
     try:
         wait_for(lambda: _listens(int(_port(folder))), 30)
         with pytest.raises(FedDigError, match="the moderator's certificate has expired"):

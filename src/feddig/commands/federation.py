@@ -257,7 +257,7 @@ def federation_moderator(
     show_log(log_level)
     need_flower()
     from feddig.federation.folders import ModeratorFolder
-    from feddig.federation.processes.host import host
+    from feddig.federation.processes.moderator_process import host
     from feddig.federation.processes.network import keep_off_proxies
     from feddig.federation.processes.processes import told_to_stop
 

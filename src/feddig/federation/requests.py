@@ -9,7 +9,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from feddig.federation.contract import PATIENCE
-from feddig.federation.flower_1_41.intake import Answer, open_intake
+from feddig.federation.flower_1_41.replies import Answer, open_intake
 
 log = logging.getLogger("feddig")
 

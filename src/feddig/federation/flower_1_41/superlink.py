@@ -22,7 +22,7 @@ from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from feddig.federation.flower_1_41.intake import LARGEST_PIECE, NOTE
+from feddig.federation.flower_1_41.replies import LARGEST_PIECE, NOTE
 
 FLEET = "/v1/fleet/"
 PUSH_OBJECT = "/v1/fleet/push-object"

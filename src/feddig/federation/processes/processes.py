@@ -24,7 +24,7 @@ from queue import SimpleQueue
 from threading import Event, Thread
 
 from feddig.errors import FedDigError
-from feddig.federation.processes import leash
+from feddig.federation.processes import end_with_parent
 
 PROC = Path("/proc")
 STATE, BEGAN = 0, 19
@@ -127,7 +127,7 @@ def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> 
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as stream:
         return subprocess.Popen(
-            [sys.executable, leash.__file__, str(os.getpid()), *command],
+            [sys.executable, end_with_parent.__file__, str(os.getpid()), *command],
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=subprocess.STDOUT,

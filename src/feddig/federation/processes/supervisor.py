@@ -14,7 +14,7 @@ from threading import Event
 from feddig.errors import FedDigError
 from feddig.federation.certificates import read_fingerprint, read_key_fingerprint
 from feddig.federation.contract import Contract, read_contract
-from feddig.federation.flower_1_41.own_app import write_programs
+from feddig.federation.flower_1_41.local_app import write_programs
 from feddig.federation.folders import SiloFolder
 from feddig.federation.processes.lock import hold
 from feddig.federation.processes.network import reaches

@@ -12,8 +12,8 @@ from threading import Event
 from feddig.errors import FedDigError
 from feddig.federation.contract import read_contract
 from feddig.federation.folders import FederationFolder
-from feddig.federation.processes.host import check_folder, is_finished
 from feddig.federation.processes.lock import hold
+from feddig.federation.processes.moderator_process import check_folder, is_finished
 from feddig.federation.processes.processes import end, start, started_by_us, surroundings
 from feddig.federation.processes.supervisor import check_folder as check_silo_folder
 from feddig.federation.status import Status, read_status

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from feddig.federation.processes.processes import age, end, started_by_us
 from feddig.federation.status import Status, describe
 
-APP = "feddig.federation.flower_1_41.own_app"
+APP = "feddig.federation.flower_1_41.local_app"
 LOOK_SECONDS = 5.0
 
 log = logging.getLogger("feddig")

@@ -13,7 +13,7 @@ from flwr.common.constant import ErrorCode
 
 from feddig.federation import requests as courier
 from feddig.federation.contract import PATIENCE
-from feddig.federation.flower_1_41.intake import Answer
+from feddig.federation.flower_1_41.replies import Answer
 from feddig.federation.requests import Courier
 from federations import Answered, write_message
 

@@ -72,7 +72,7 @@ def check_folder(folder: ModeratorFolder) -> Contract:
 def check_flower() -> None:
     """Check that this release of Flower has what replies are measured with, before anything is started."""
     try:
-        importlib.import_module("feddig.federation.flower_1_41.intake")
+        importlib.import_module("feddig.federation.flower_1_41.replies")
     except ImportError as error:
         raise FedDigError(
             f"flwr {version('flwr')} cannot be used: {error}; install a release that FedDig knows, flwr>=1.41,<1.42"

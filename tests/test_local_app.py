@@ -13,10 +13,10 @@ pytestmark = pytest.mark.flower
 # up to where it would ask the node for its message, and without one
 SCRIPT = """
 import json, sys
-from feddig.federation.flower_1_41 import own_app
+from feddig.federation.flower_1_41 import local_app
 sys.argv = ["flwr-clientapp"]
 try:
-    own_app.main()
+    local_app.main()
 except SystemExit:
     print(json.dumps(sorted(sys.modules)))
 """

@@ -34,8 +34,8 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid import HttpGrid
 
 from feddig.errors import FedDigError
-from feddig.federation.flower_1_41.intake import CHUNK, NOTE, Answer, MeasuredIntake, open_intake
-from feddig.federation.processes import host as hosting
+from feddig.federation.flower_1_41.replies import CHUNK, NOTE, Answer, MeasuredIntake, open_intake
+from feddig.federation.processes import moderator_process
 
 pytestmark = pytest.mark.flower
 
@@ -302,11 +302,11 @@ def test_a_client_that_reads_before_it_can_be_measured_is_refused(link: Link) ->
 def test_a_flower_without_what_is_needed_is_refused_before_anything_is_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    hosting.check_flower()
-    monkeypatch.delitem(sys.modules, "feddig.federation.flower_1_41.intake")
+    moderator_process.check_flower()
+    monkeypatch.delitem(sys.modules, "feddig.federation.flower_1_41.replies")
     monkeypatch.delattr("flwr.superlink.grid.HttpGrid")
     with pytest.raises(FedDigError, match=r"flwr .* cannot be used: .*HttpGrid.*; install a release"):
-        hosting.check_flower()
+        moderator_process.check_flower()
 
 
 def test_a_new_kind_of_grid_is_refused() -> None:

@@ -14,7 +14,7 @@ from typing import Any
 SILO_PROGRAM = "flwr-clientapp"
 
 _RUN = """#!/bin/sh
-exec {python} -P -m feddig.federation.flower_1_41.own_app "$@"
+exec {python} -P -m feddig.federation.flower_1_41.local_app "$@"
 """
 _REFUSE = """#!/bin/sh
 echo "feddig: error: $(basename "$0"): the moderator wants to run this here; it is refused" >&2

@@ -1,6 +1,6 @@
 """Start a program that ends when whoever started it ends, however that happens.
 
-    python leash.py PARENT PROGRAM [ARGUMENTS]
+    python end_with_parent.py PARENT PROGRAM [ARGUMENTS]
 
 Run by its path, not as a module: it becomes the program at once and imports nothing that takes time. On systems
 other than Linux the program simply starts; what a crash leaves there is ended by hand.
