@@ -76,7 +76,6 @@ def test_every_party_gets_the_same_contract_and_what_it_needs(rehearsed: Federat
         assert contract.hash in silo.run_sheet.read_text(encoding="utf-8")
         assert "feddig federation silo ." in silo.run_sheet.read_text(encoding="utf-8")
     assert "feddig federation moderator ." in whole.moderator.run_sheet.read_text(encoding="utf-8")
-    assert (whole.moderator.app / "pyproject.toml").is_file()
 
 
 def test_secrets_are_for_their_owner_and_the_authoritys_key_goes_to_nobody(

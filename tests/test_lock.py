@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from feddig.errors import FedDigError
-from feddig.federation.processes import lock as holding
+from feddig.federation.processes import lock
 from feddig.federation.processes.lock import hold
 from feddig.federation.processes.processes import (
     MARK,
@@ -170,7 +170,7 @@ def test_what_we_started_is_told_from_what_another_of_us_started(party: Path) ->
 def test_a_paused_holder_whose_starter_was_killed_is_no_obstacle(
     party: Path, monkeypatch: pytest.MonkeyPatch, deaf: bool
 ) -> None:
-    monkeypatch.setattr(holding, "ORPHAN_SECONDS", 2.0 if deaf else 15.0)
+    monkeypatch.setattr(lock, "ORPHAN_SECONDS", 2.0 if deaf else 15.0)
     script = WORKER.replace("stopping.wait()", "time.sleep(600)") if deaf else WORKER
     starter = subprocess.Popen([sys.executable, "-c", STARTER, str(party), script])
     wait_for(holds(party, "worker"))
@@ -189,7 +189,7 @@ def test_a_paused_holder_whose_starter_was_killed_is_no_obstacle(
 def test_a_paused_holder_that_somebody_started_by_hand_is_left_alone_and_named(
     party: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "LOCK_SECONDS", 0.5)
+    monkeypatch.setattr(lock, "LOCK_SECONDS", 0.5)
     environment = {name: value for name, value in os.environ.items() if name != MARK}
     worker = subprocess.Popen([sys.executable, "-c", WORKER, str(party), "worker"], env=environment)
     try:
@@ -221,7 +221,7 @@ def test_a_paused_holder_that_somebody_started_by_hand_is_left_alone_and_named(
 def test_a_number_that_is_now_somebody_elses_is_not_taken_for_the_holder(
     party: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "LOCK_SECONDS", 0.5)
+    monkeypatch.setattr(lock, "LOCK_SECONDS", 0.5)
     stranger = subprocess.Popen(SLEEPER)
     try:
         wait_for(lambda: identity(stranger.pid))

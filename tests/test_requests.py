@@ -89,7 +89,7 @@ def a_round_without_silo_1(clock: Clock, *, comes: float, **options: Any) -> tup
 
 
 class Refusing:
-    """An intake that finds the reply of silo 1 too large."""
+    """A reader that finds the reply of silo 1 too large."""
 
     def __init__(self, refused: str) -> None:
         self._refused, self.limits = refused, []  # type: ignore[var-annotated]
@@ -107,13 +107,13 @@ def test_a_reply_that_is_refused_is_told_of_and_its_silo_is_absent_and_owes_noth
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     asker = Courier(SlowGrid(clock), write_message)  # type: ignore[arg-type]
-    asker._intake = intake = Refusing("message 2")
+    asker._replies = reader = Refusing("message 2")
     contents, nodes = {silo: RecordDict() for silo in (0, 1)}, {0: 0, 1: 1}
     found = asker.ask(contents, nodes, "train", round=4, deadline=DEADLINE, largest=77)
     assert [*found] == [0]
     assert "silo 1, round 4: its reply is refused: it is too large" in caplog.text
     assert not asker.owes(1), "it is asked again in the next round"
-    assert intake.limits == [({"message 1": 77, "message 2": 77}, DEADLINE)]
+    assert reader.limits == [({"message 1": 77, "message 2": 77}, DEADLINE)]
 
 
 def test_a_late_reply_is_told_of_also_when_its_message_is_no_longer_valid(

@@ -3,17 +3,19 @@
 import asyncio
 import ssl
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
+from flwr.superlink import extensions, main
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware
 
+from feddig.errors import FedDigError
 from feddig.federation.flower_1_41.replies import CHUNK
-from feddig.federation.flower_1_41.superlink import LoggedTLS, RequestFilter, check_filter
+from feddig.federation.flower_1_41.superlink import LoggedTLS, RequestFilter, put_filter_first
 
 pytestmark = pytest.mark.flower
 
@@ -74,12 +76,15 @@ def test_a_request_that_is_too_long_is_refused(path: str, headers: dict[str, str
     assert answer(("127.0.0.1", 1), f"/v1/fleet/{path}", headers) == status, "also from this machine"
 
 
-def test_a_flower_that_takes_no_filter_is_not_started() -> None:
-    ours, other = Middleware(RequestFilter), Middleware(SimpleNamespace)
-    check_filter(SimpleNamespace(_get_middleware=lambda: [ours, other]))
-    for others in ([], [other, ours]):
-        with pytest.raises(SystemExit, match="takes no filter"):
-            check_filter(SimpleNamespace(_get_middleware=lambda others=others: others))
+def test_the_filter_stands_before_all_else_or_the_superlink_does_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(extensions, "get_middleware", extensions.get_middleware)
+    put_filter_first()
+    assert main._get_middleware()[0].cls is RequestFilter
+    monkeypatch.setattr(main, "_get_middleware", lambda: [Middleware(BaseHTTPMiddleware)])
+    with pytest.raises(FedDigError, match="takes no filter of requests; install"):
+        put_filter_first()
 
 
 def test_a_failed_tls_handshake_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,7 +9,7 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from feddig.federation.contract import PATIENCE
-from feddig.federation.flower_1_41.replies import Answer, open_intake
+from feddig.federation.flower_1_41.replies import Answer, open_reader
 
 log = logging.getLogger("feddig")
 
@@ -31,7 +31,7 @@ class Courier:
     """Sends a message to each of some silos and gives what came back in time."""
 
     def __init__(self, grid: Grid, write: Callable[..., Message] = Message) -> None:
-        self._grid, self._write, self._intake = grid, write, open_intake(grid)
+        self._grid, self._write, self._replies = grid, write, open_reader(grid)
         self._unanswered: dict[str, _Unanswered] = {}
         """Messages to which a reply may still come, to be told of and dropped."""
         self._owed: set[str] = set()
@@ -80,7 +80,7 @@ class Courier:
         while waiting:
             # late ones too: before the next round Flower may have thrown them away
             wanted = dict.fromkeys(waiting, largest) | dict.fromkeys(self._unanswered)
-            for answer in self._intake.pull(wanted, until):
+            for answer in self._replies.pull(wanted, until):
                 silo = waiting.pop(answer.name, None)
                 if silo is None:
                     self._drop(answer)
@@ -106,12 +106,12 @@ class Courier:
 
     def drop_late(self) -> None:
         """Take in replies that came after their round's deadline, tell of them, and drop them."""
-        for answer in self._intake.pull(dict.fromkeys(self._unanswered), time.monotonic()):
+        for answer in self._replies.pull(dict.fromkeys(self._unanswered), time.monotonic()):
             self._drop(answer)
         for name, late in _expired(self._unanswered).items():
             log.warning("silo %d: a reply of round %d can no longer come", late.silo, late.round)
             self._release(name)
-        for answer in self._intake.pull(dict.fromkeys(self._knocks), time.monotonic()):
+        for answer in self._replies.pull(dict.fromkeys(self._knocks), time.monotonic()):
             knock = self._knocks.pop(answer.name, None)
             if knock is not None and not answer.fault:
                 self.forget(knock.silo)

@@ -35,7 +35,6 @@ from feddig.federation.contract import (
     named_files,
     write_contract,
 )
-from feddig.federation.flower_1_41.app_folder import write_app
 from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFolder
 from feddig.federation.run_sheets import moderator_sheet, silo_sheet
 from feddig.federation.silo_data import write_silo_file
@@ -247,7 +246,6 @@ def _write_moderator(
     write_certificate(folder.ca, authority.certificate)
     for silo in silos:
         shutil.copyfile(silo.public_key, folder.public_key(silo.name))
-    write_app(folder.app)
     _write_agreement(folder.path, contract)
     write_atomically(folder.run_sheet, moderator_sheet(contract, __version__))
 

@@ -1,8 +1,8 @@
-"""A silo's node runs the FedDig that the silo installed, whatever app its moderator sends.
+"""Answer the moderator's messages with the FedDig that the silo installed, whatever app the moderator sends.
 
-Flower's node unpacks and runs the app that comes with a run: any program, next to the silo's images. Here the programs
-that a node starts for an app stand in a folder of the silo's own, first in its path. The one for silos loads
-`feddig.federation.client_app` and leaves the app that was sent unread; the others refuse.
+Flower's node unpacks and runs the app that comes with a run: any program, next to the silo's images. It starts
+programs by their names. So the silo has a folder of its own programs, which comes first in the node's PATH. The program
+for silos loads `feddig.federation.client_app` and does not read the app that was sent; the others refuse to run.
 """
 
 import argparse
@@ -10,6 +10,9 @@ import shlex
 import sys
 from pathlib import Path
 from typing import Any
+
+from feddig.federation.flower_1_41 import names
+from feddig.federation.flower_1_41.names import LOCAL_APP, start_checked
 
 SILO_PROGRAM = "flwr-clientapp"
 
@@ -23,31 +26,30 @@ exit 1
 
 
 def write_programs(folder: Path) -> None:
-    """Write the programs that a silo's node is to start instead of Flower's; anew each time, as Python may move."""
-    from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
-
+    """Write the programs that a silo's node starts instead of Flower's; at each start, as Python may have moved."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name in TASK_TYPE_TO_COMMAND.values():
-        script = _RUN.format(python=shlex.quote(sys.executable)) if name == SILO_PROGRAM else _REFUSE
-        path = folder / name
+    for program in names.PROGRAMS.get().values():
+        script = _RUN.format(python=shlex.quote(sys.executable)) if program == SILO_PROGRAM else _REFUSE
+        path = folder / program
         path.write_text(script, encoding="utf-8")
         path.chmod(0o700)
 
 
 def main() -> None:
-    """Be Flower's program for silos, with our own app in place of the one that was sent.
+    """Answer one message."""
+    start_checked(_run, LOCAL_APP)
 
-    It is started for every message. Flower's own command would import the whole SuperNode with its database first.
+
+def _run() -> None:
+    """Run Flower's program for silos with our app in place of the app that was sent.
+
+    It is started for every message. Flower's own command would first import the whole SuperNode with its database.
     """
-    from flwr.common.args import add_args_flwr_app_common, try_obtain_flwr_app_token
-    from flwr.supercore.tls import validate_and_resolve_root_certificates
-    from flwr.supernode.runtime import run_clientapp
-
     from feddig.federation.client_app import app
 
     parser = argparse.ArgumentParser(prog=SILO_PROGRAM, description="Answer one message of the moderator's.")
     parser.add_argument("--runtime-api-address", required=True, help="Address of this silo's own node.")
-    add_args_flwr_app_common(parser)
+    names.ADD_ARGUMENTS.get()(parser)
     given = parser.parse_args()
 
     def load_ours(**_: Any) -> Any:
@@ -56,13 +58,13 @@ def main() -> None:
     def unpack_nothing(*_: Any, **__: Any) -> None:
         pass
 
-    flowers: Any = run_clientapp
-    flowers.get_load_client_app_fn, flowers.install_from_fab = load_ours, unpack_nothing
-    run_clientapp.run_clientapp(
+    names.LOAD_APP.replace(load_ours)
+    names.UNPACK_APP.replace(unpack_nothing)
+    names.RUN_APP.get()(
         runtime_api_address=given.runtime_api_address,
-        token=try_obtain_flwr_app_token(given),
+        token=names.READ_TOKEN.get()(given),
         insecure=given.insecure,
-        certificates=validate_and_resolve_root_certificates(given.root_certificates, given.insecure),
+        certificates=names.READ_CERTIFICATES.get()(given.root_certificates, given.insecure),
         parent_pid=given.parent_pid,
         # what runs here is what the silo has installed
         runtime_dependency_install=False,

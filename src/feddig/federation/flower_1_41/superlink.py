@@ -12,21 +12,14 @@ import ipaddress
 import logging
 import os
 import ssl
-from typing import Any
 
-from flwr.common.constant import FLWR_INTERNAL_GRPC_CONTROL_API, FLWR_INTERNAL_GRPC_FLEET_API
-from flwr.superlink import extensions
-from flwr.superlink import main as interfaces
-from flwr.superlink.cli.flower_superlink import flower_superlink
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from feddig.federation.flower_1_41 import names
+from feddig.federation.flower_1_41.names import FLEET_PATH, PUSH_OBJECT_PATH, SUPERLINK, start_checked, unfit
 from feddig.federation.flower_1_41.replies import LARGEST_PIECE, NOTE
-
-FLEET = "/v1/fleet/"
-PUSH_OBJECT = "/v1/fleet/push-object"
-"""Where a silo's node sends the parts of a reply."""
 
 log = logging.getLogger("uvicorn.error")
 
@@ -41,8 +34,8 @@ class RequestFilter:
         """Pass a request on, or refuse it."""
         path = str(scope.get("path", ""))
         status, reason = 0, ""
-        if scope["type"] != "lifespan" and path.startswith(FLEET):
-            status, reason = _check_length(scope, LARGEST_PIECE + NOTE if path == PUSH_OBJECT else NOTE)
+        if scope["type"] != "lifespan" and path.startswith(FLEET_PATH):
+            status, reason = _check_length(scope, LARGEST_PIECE + NOTE if path == PUSH_OBJECT_PATH else NOTE)
         elif scope["type"] != "lifespan" and not _is_local(scope.get("client")):
             status, reason = 403, "only this machine may use it"
         if not status:
@@ -90,26 +83,24 @@ class LoggedTLS(ssl.SSLObject):
 
 def main() -> None:
     """Run the SuperLink with the filter before all its interfaces."""
-    inner = extensions.get_middleware
+    start_checked(_run, SUPERLINK)
 
-    def layers() -> tuple[Middleware, ...]:
-        return (Middleware(RequestFilter), *inner())
 
-    extensions.get_middleware = layers
+def _run() -> None:
+    put_filter_first()
     # these would open further ports, without the filter
-    for variable in (FLWR_INTERNAL_GRPC_CONTROL_API, FLWR_INTERNAL_GRPC_FLEET_API):
-        os.environ.pop(variable, None)
-    check_filter(interfaces)
+    for variable in (names.GRPC_CONTROL, names.GRPC_FLEET):
+        os.environ.pop(variable.get(), None)
     ssl.SSLContext.sslobject_class = LoggedTLS
-    flower_superlink()
+    names.RUN_SUPERLINK.get()()
 
 
-def check_filter(flowers: Any) -> None:
-    """Refuse to start if Flower would not put the filter before everything else."""
-    if [layer.cls for layer in flowers._get_middleware()][:1] != [RequestFilter]:
-        raise SystemExit(
-            "feddig: error: this release of Flower takes no filter before its SuperLink; install flwr>=1.41,<1.42"
-        )
+def put_filter_first() -> None:
+    """Have Flower put our filter before everything else, and refuse to go on if it would not."""
+    inner = names.EXTRA_MIDDLEWARE.get()
+    names.EXTRA_MIDDLEWARE.replace(lambda: (Middleware(RequestFilter), *inner()))
+    if [layer.cls for layer in names.MIDDLEWARE.get()()][:1] != [RequestFilter]:
+        raise unfit("its SuperLink takes no filter of requests")
 
 
 if __name__ == "__main__":

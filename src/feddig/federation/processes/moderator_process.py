@@ -3,13 +3,11 @@
 What was learnt lies in the moderator's folder after each round; a new run goes on from there.
 """
 
-import importlib
 import logging
 import socket
 import subprocess
 import sys
 import time
-from importlib.metadata import version
 from threading import Event
 
 from feddig.errors import FedDigError
@@ -20,8 +18,10 @@ from feddig.federation.flower_1_41.control import (
     connect,
     own_address,
     start_run,
+    write_app,
     write_flower_config,
 )
+from feddig.federation.flower_1_41.names import SERVER_APP, SUPERLINK, check_flower
 from feddig.federation.folders import ModeratorFolder
 from feddig.federation.processes.lock import hold
 from feddig.federation.processes.network import reaches
@@ -39,8 +39,9 @@ log = logging.getLogger("feddig")
 def host(folder: ModeratorFolder, stopping: Event) -> bool:
     """Run the moderator until all rounds are done (True), or until told to stop (False)."""
     contract = check_folder(folder)
-    check_flower()
+    check_flower(SUPERLINK, SERVER_APP)
     with hold(folder.path):
+        write_app(folder.app)
         write_flower_config(folder, contract)
         failures = Failures(folder)
         while not stopping.is_set() and not is_finished(folder):
@@ -63,20 +64,10 @@ def check_folder(folder: ModeratorFolder) -> Contract:
     """Check that the moderator's folder is whole, before anything is started."""
     contract = read_contract(folder.contract)
     keys = [folder.public_key(member.name) for member in contract.members]
-    for path in (folder.ca, folder.certificate, folder.key, folder.app / "pyproject.toml", *keys):
+    for path in (folder.ca, folder.certificate, folder.key, *keys):
         if not path.is_file():
             raise FedDigError(f"{path}: is missing; copy it again from whoever set the federation up")
     return contract
-
-
-def check_flower() -> None:
-    """Check that this release of Flower has what replies are measured with, before anything is started."""
-    try:
-        importlib.import_module("feddig.federation.flower_1_41.replies")
-    except ImportError as error:
-        raise FedDigError(
-            f"flwr {version('flwr')} cannot be used: {error}; install a release that FedDig knows, flwr>=1.41,<1.42"
-        ) from None
 
 
 def is_finished(folder: ModeratorFolder) -> bool:

@@ -15,6 +15,7 @@ from feddig.errors import FedDigError
 from feddig.federation.certificates import read_fingerprint, read_key_fingerprint
 from feddig.federation.contract import Contract, read_contract
 from feddig.federation.flower_1_41.local_app import write_programs
+from feddig.federation.flower_1_41.names import LOCAL_APP, SUPERNODE, check_flower
 from feddig.federation.folders import SiloFolder
 from feddig.federation.processes.lock import hold
 from feddig.federation.processes.network import reaches
@@ -64,6 +65,7 @@ def check_folder(folder: SiloFolder) -> Contract:
 def supervise(folder: SiloFolder, stopping: Event) -> None:
     """Keep the SuperNode running until told to stop, or until it is clear that it is not wanted."""
     contract = check_folder(folder)
+    check_flower(SUPERNODE, LOCAL_APP)
     with hold(folder.path):
         refused, pause = None, RETRY_SECONDS
         while not stopping.is_set():
