@@ -23,7 +23,7 @@ from rehearsed_federation import LoadWatch, RehearsedFederation, small_experimen
 from feddig.errors import FedDigError
 from feddig.experiment.experiment import Experiment
 from feddig.federation.folders import SiloFolder
-from feddig.federation.processes.processes import surroundings
+from feddig.federation.processes.processes import party_environment
 from feddig.files import write_atomically
 from feddig.runs.run import run
 
@@ -111,7 +111,7 @@ def open_silos(silos: Sequence[SiloFolder]) -> dict[str, float]:
     started = [
         subprocess.Popen(
             [sys.executable, "-P", "-c", OPEN, str(silo.path)],
-            env=surroundings(silo.path, silo.flower_home),
+            env=party_environment(silo.path, silo.flower_home),
             stdout=subprocess.PIPE,
             text=True,
         )

@@ -1,12 +1,15 @@
 """Setting a federation up: what is written for whom, what a rehearsal deals out, and how status is shown."""
 
+import importlib
 import io
 import json
 import os
 import shutil
 import ssl
 import stat
+import tomllib
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -25,8 +28,9 @@ from feddig.experiment.setup import lay_out
 from feddig.federation.certificates import read_fingerprint
 from feddig.federation.contract import Contract, read_contract
 from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFolder
+from feddig.federation.processes import moderator_process
 from feddig.federation.processes.moderator_process import MOST_FAILURES, Failures
-from feddig.federation.processes.watchdog import choose_display
+from feddig.federation.processes.up import choose_display
 from feddig.federation.silo_data import load_silo_data, load_test_set, read_silo_file, write_silo_file
 from feddig.federation.status import Status
 from feddig.models.encoder import encoder_hash, load_encoder, save_encoder
@@ -76,6 +80,29 @@ def test_every_party_gets_the_same_contract_and_what_it_needs(rehearsed: Federat
         assert contract.hash in silo.run_sheet.read_text(encoding="utf-8")
         assert "feddig federation silo ." in silo.run_sheet.read_text(encoding="utf-8")
     assert "feddig federation moderator ." in whole.moderator.run_sheet.read_text(encoding="utf-8")
+
+
+def test_a_moderators_folder_of_the_last_release_gets_the_app_of_this_one(
+    rehearsed: FederationFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ModeratorFolder(tmp_path / "moderator")
+    shutil.copytree(rehearsed.moderator.path, folder.path)
+    folder.app.mkdir()
+    old = '[tool.flwr.app.components]\nserverapp = "feddig.flower.server_app:app"\n'
+    (folder.app / "pyproject.toml").write_text(old, encoding="utf-8")
+
+    def stop(*_: object) -> None:
+        raise FedDigError("as far as the SuperLink")
+
+    monkeypatch.setattr(moderator_process, "_start_superlink", stop)
+    with pytest.raises(FedDigError, match="as far as the SuperLink"):
+        moderator_process.run_moderator(folder, Event())
+    project = tomllib.loads((folder.app / "pyproject.toml").read_text(encoding="utf-8"))
+    components = project["tool"]["flwr"]["app"]["components"]
+    assert set(components) == {"serverapp", "clientapp"}
+    for place in components.values():
+        module, _, name = place.partition(":")
+        assert hasattr(importlib.import_module(module), name)
 
 
 def test_secrets_are_for_their_owner_and_the_authoritys_key_goes_to_nobody(
@@ -335,14 +362,14 @@ def test_up_has_nothing_to_do_when_all_rounds_are_done(
 def test_the_moderator_gives_up_only_when_no_round_gets_done(tmp_path: Path) -> None:
     folder = ModeratorFolder(tmp_path)
     failures = Failures(folder)
-    waits = [failures.note("it fell over") for _ in range(MOST_FAILURES - 1)]
+    waits = [failures.add("it fell over") for _ in range(MOST_FAILURES - 1)]
     assert waits == [1.0, 2.0, 4.0, 8.0]
     folder.status.write_text(json.dumps(STATUS), encoding="utf-8")
-    assert failures.note("it fell over again") == 1.0, "four rounds were done meanwhile"
+    assert failures.add("it fell over again") == 1.0, "four rounds were done meanwhile"
     for _ in range(MOST_FAILURES - 2):
-        failures.note("it fell over")
+        failures.add("it fell over")
     with pytest.raises(FedDigError, match=r"5 times without finishing a round \(it fell over\)"):
-        failures.note("it fell over")
+        failures.add("it fell over")
 
 
 def test_progress_is_a_line_when_something_changes() -> None:

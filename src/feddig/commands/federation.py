@@ -236,12 +236,11 @@ def federation_up(
     show_log(log_level)
     need_flower()
     from feddig.federation.folders import FederationFolder
-    from feddig.federation.processes.processes import told_to_stop
-    from feddig.federation.processes.up import up
-    from feddig.federation.processes.watchdog import choose_display
+    from feddig.federation.processes.processes import stop_on_signals
+    from feddig.federation.processes.up import choose_display, up
 
     whole = FederationFolder(folder)
-    with told_to_stop() as stopping, choose_display(Console(stderr=True), quiet=quiet) as show:
+    with stop_on_signals() as stopping, choose_display(Console(stderr=True), quiet=quiet) as show:
         done = up(whole, stopping, only=only, rounds_limit=rounds_limit, show=show)
     _conclude(done, stopping.is_set(), f"feddig federation up {folder}")
     if done and not quiet:
@@ -257,13 +256,13 @@ def federation_moderator(
     show_log(log_level)
     need_flower()
     from feddig.federation.folders import ModeratorFolder
-    from feddig.federation.processes.moderator_process import host
-    from feddig.federation.processes.network import keep_off_proxies
-    from feddig.federation.processes.processes import told_to_stop
+    from feddig.federation.processes.moderator_process import run_moderator
+    from feddig.federation.processes.network import reach_this_machine_directly
+    from feddig.federation.processes.processes import stop_on_signals
 
-    keep_off_proxies()
-    with told_to_stop() as stopping:
-        done = host(ModeratorFolder(folder), stopping)
+    reach_this_machine_directly()
+    with stop_on_signals() as stopping:
+        done = run_moderator(ModeratorFolder(folder), stopping)
     _conclude(done, stopping.is_set(), f"feddig federation moderator {folder}")
 
 
@@ -276,12 +275,12 @@ def federation_silo(
     show_log(log_level)
     need_flower()
     from feddig.federation.folders import SiloFolder
-    from feddig.federation.processes.network import keep_off_proxies
-    from feddig.federation.processes.processes import told_to_stop
+    from feddig.federation.processes.network import reach_this_machine_directly
+    from feddig.federation.processes.processes import stop_on_signals
     from feddig.federation.processes.supervisor import supervise
 
-    keep_off_proxies()
-    with told_to_stop() as stopping:
+    reach_this_machine_directly()
+    with stop_on_signals() as stopping:
         supervise(SiloFolder(folder), stopping)
     print("stopped; the digest stands in from now on, where the moderator holds it", file=sys.stderr)
 

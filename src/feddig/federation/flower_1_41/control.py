@@ -15,7 +15,7 @@ from feddig.federation.certificates import fingerprint, read_public_key
 from feddig.federation.contract import Contract
 from feddig.federation.flower_1_41 import names
 from feddig.federation.folders import ModeratorFolder
-from feddig.federation.processes.processes import find_program, quoted, surroundings
+from feddig.federation.processes.processes import find_program, party_environment, quoted
 from feddig.files import write_atomically
 
 LINK = "moderator"
@@ -150,7 +150,7 @@ def start_run(folder: ModeratorFolder, app: Path | None = None) -> int:
         "--run-config", f"folder={quoted(folder.path)}",
         "--format", "json",
     ]  # fmt: skip
-    environment = surroundings(folder.path, folder.flower_home)
+    environment = party_environment(folder.path, folder.flower_home)
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=START_SECONDS, check=False

@@ -1,9 +1,9 @@
-"""Start a program that ends when whoever started it ends, however that happens.
+"""Start a program that ends when its parent process ends, also when the parent is killed.
 
     python end_with_parent.py PARENT PROGRAM [ARGUMENTS]
 
-Run by its path, not as a module: it becomes the program at once and imports nothing that takes time. On systems
-other than Linux the program simply starts; what a crash leaves there is ended by hand.
+It is run by its path, not as a module, because it imports nothing that takes time and then becomes the program. On
+systems other than Linux the program is only started; what a crash leaves there is ended by hand.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ def main() -> None:
     parent, command = int(sys.argv[1]), sys.argv[2:]
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
-        if os.getppid() != parent:  # it died before it could be asked about
+        if os.getppid() != parent:  # it ended before the kernel was asked
             sys.exit(1)
     os.execv(command[0], command)
 
