@@ -293,7 +293,7 @@ def test_apps_that_hang_are_ended_and_do_not_pile_up(tmp_path: Path) -> None:
             return said.count("an app has not answered in 50 s") >= 4
 
         until(folder, ended, seconds=300, pause=1.0)
-        # a question and a knock every two deadlines, for which each is at work two deadlines
+        # a request and a ping every two deadlines, for which each is at work two deadlines
         assert max(seen) <= 5
         missed = recalled_in(folder, 0)[-1]
         write_programs(silo.programs)

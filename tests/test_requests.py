@@ -11,10 +11,10 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 from flwr.app import Error, RecordDict
 from flwr.common.constant import ErrorCode
 
-from feddig.federation import requests as courier
-from feddig.federation.contract import PATIENCE
+from feddig.federation import requests
+from feddig.federation.contract import VALID_DEADLINES
 from feddig.federation.flower_1_41.replies import Answer
-from feddig.federation.requests import Courier
+from feddig.federation.requests import RequestSender
 from federations import Answered, write_message
 
 pytestmark = pytest.mark.flower
@@ -69,22 +69,22 @@ class SlowGrid:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(courier, "time", made)
+    monkeypatch.setattr(requests, "time", made)
     return made
 
 
-def ask(asker: Courier, silos: Iterable[int], round: int) -> list[int]:
+def ask(asker: RequestSender, silos: Iterable[int], round: int) -> list[int]:
     numbers = list(silos)
     contents, nodes = {silo: RecordDict() for silo in numbers}, {silo: silo for silo in numbers}
     return sorted(asker.ask(contents, nodes, "train", round=round, deadline=DEADLINE))
 
 
-def a_round_without_silo_1(clock: Clock, *, comes: float, **options: Any) -> tuple[Courier, SlowGrid]:
+def a_round_without_silo_1(clock: Clock, *, comes: float, **options: Any) -> tuple[RequestSender, SlowGrid]:
     grid = SlowGrid(clock, **options)
     grid.when = lambda silo, round: comes if (silo, round) == (1, 4) else 0.0
-    asker = Courier(grid, write_message)  # type: ignore[arg-type]
+    asker = RequestSender(grid, write_message)  # type: ignore[arg-type]
     assert ask(asker, [0, 1], 4) == [0]
-    assert asker.owes(1)
+    assert asker.is_busy(1)
     return asker, grid
 
 
@@ -106,13 +106,13 @@ class Refusing:
 def test_a_reply_that_is_refused_is_told_of_and_its_silo_is_absent_and_owes_nothing(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asker = Courier(SlowGrid(clock), write_message)  # type: ignore[arg-type]
+    asker = RequestSender(SlowGrid(clock), write_message)  # type: ignore[arg-type]
     asker._replies = reader = Refusing("message 2")
     contents, nodes = {silo: RecordDict() for silo in (0, 1)}, {0: 0, 1: 1}
     found = asker.ask(contents, nodes, "train", round=4, deadline=DEADLINE, largest=77)
     assert [*found] == [0]
     assert "silo 1, round 4: its reply is refused: it is too large" in caplog.text
-    assert not asker.owes(1), "it is asked again in the next round"
+    assert not asker.is_busy(1), "it is asked again in the next round"
     assert reader.limits == [({"message 1": 77, "message 2": 77}, DEADLINE)]
 
 
@@ -120,18 +120,18 @@ def test_a_late_reply_is_told_of_also_when_its_message_is_no_longer_valid(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     asker, _ = a_round_without_silo_1(clock, comes=15.0)
-    clock.now = PATIENCE * DEADLINE + 1  # a long joint update
+    clock.now = VALID_DEADLINES * DEADLINE + 1  # a long joint update
     asker.drop_late()
     assert LATE in caplog.text
-    assert not asker.owes(1)
+    assert not asker.is_busy(1)
 
 
 def test_a_late_reply_is_told_of_also_when_its_silo_was_started_anew(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     asker, _ = a_round_without_silo_1(clock, comes=15.0)
-    asker.forget(1)
-    assert not asker.owes(1), "it can be asked again at once"
+    asker.mark_free(1)
+    assert not asker.is_busy(1), "it can be asked again at once"
     clock.now = 16.0
     asker.drop_late()
     assert LATE in caplog.text
@@ -156,24 +156,24 @@ def test_a_reply_that_was_thrown_away_or_never_came_is_told_of_too(
     asker.drop_late()
     assert "silo 1: its reply of round 4 is given up: its message is no longer valid" in caplog.text
     asker, _ = a_round_without_silo_1(clock, comes=float("inf"))
-    clock.now += 2 * PATIENCE * DEADLINE
+    clock.now += 2 * VALID_DEADLINES * DEADLINE
     asker.drop_late()
     assert "silo 1: a reply of round 4 can no longer come" in caplog.text
-    assert not asker.owes(1)
+    assert not asker.is_busy(1)
     caplog.clear()
     asker.drop_late()
     assert not caplog.text, "it is told of once"
 
 
-def test_a_silo_that_answers_a_knock_is_asked_again_and_its_late_reply_told_of(
+def test_a_silo_that_answers_a_ping_is_asked_again_and_its_late_reply_told_of(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     asker, grid = a_round_without_silo_1(clock, comes=18.0)
     grid.when = lambda silo, round: clock.now + 1
-    asker.knock(1, 1, RecordDict(), round=4, deadline=DEADLINE)
+    asker.ping(1, 1, RecordDict(), round=4, deadline=DEADLINE)
     clock.now += 2
     asker.drop_late()
-    assert not asker.owes(1)
+    assert not asker.is_busy(1)
     clock.now = 19.0
     with caplog.at_level(logging.WARNING):
         asker.drop_late()

@@ -1,9 +1,8 @@
-"""Reading a contract's fields: each fault is one line that names the field.
-
-The contract of a federation: what every silo and the moderator agree to, in one file that all of them hold.
+"""The contract of a federation: what every silo and the moderator agree to, in one file that all of them hold.
 
 It is an experiment file with three more tables: [federation], [deadlines] and a [[silo]] for each member, in the
-order of their numbers. Files that it names (an encoder, a classifier, an availability table) lie next to it.
+order of their numbers. Files that it names (an encoder, a classifier, an availability table) lie next to it. An error
+in it is one line that names the field.
 """
 
 import hashlib
@@ -116,8 +115,8 @@ UPDATE_LIMIT = 10.0
 """Training moves a model by less than its own length in a round; what goes so much further was not trained."""
 DIGEST_LIMIT = 256.0
 """Megabytes: the digest of 960,000 images of the demo's, at four to a digest."""
-PATIENCE = 2
-"""A message is valid for so many times its deadline: a late reply is then seen, told of and dropped."""
+VALID_DEADLINES = 2
+"""How many deadlines a message stays valid, so that a late reply still comes, and is logged and dropped."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +198,7 @@ class Contract:
     @property
     def longest_answer(self) -> float:
         """Seconds after which nobody waits for an answer any more, whatever the question was."""
-        return PATIENCE * max(self.training_deadline, self.digest_deadline)
+        return VALID_DEADLINES * max(self.training_deadline, self.digest_deadline)
 
     @property
     def longest_update(self) -> float:
