@@ -111,7 +111,7 @@ def test_private_keys_are_for_their_owner_alone_and_never_overwritten(tmp_path: 
     write_silo_key(tmp_path / "key")
     assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
     before = (tmp_path / "key").read_bytes()
-    with pytest.raises(FedDigError, match="is there already"):
+    with pytest.raises(FedDigError, match="exists; a new key"):
         write_silo_key(tmp_path / "key")
     assert (tmp_path / "key").read_bytes() == before
 

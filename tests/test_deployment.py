@@ -518,39 +518,6 @@ def test_a_reply_of_600_megabytes_costs_the_moderator_no_memory(tmp_path: Path, 
     check_nothing_was_lost(folder)
 
 
-FLOWERS_WAY = """
-from feddig.federation import requests as courier
-from feddig.federation import server_app
-from feddig.federation.flower_1_41.replies import PlainIntake
-
-courier.open_intake = PlainIntake
-app = server_app.app
-"""
-
-
-@pytest.mark.slow
-def test_pulled_as_flower_does_it_600_megabytes_cost_the_moderator_gigabytes(tmp_path: Path) -> None:
-    folder = init(tmp_path / "federation")
-    silo, app = folder.silo("silo-0"), folder.moderator.app
-    (app / "flowers_way").mkdir()
-    (app / "flowers_way" / "__init__.py").write_text("", encoding="utf-8")
-    (app / "flowers_way" / "app.py").write_text(FLOWERS_WAY, encoding="utf-8")
-    project = (app / "pyproject.toml").read_text(encoding="utf-8")
-    changed = project.replace("feddig.federation.server_app:app", "flowers_way.app:app")
-    (app / "pyproject.toml").write_text(changed, encoding="utf-8")
-    with up(folder):
-        until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
-        before = {program: peak(folder.moderator.path, program) for program in (APP, LINK)}
-        make_liar(silo, "huge update")
-        missed = told(folder, r"silo 0, round (\d+): its reply is refused: its update has 600,000,128 bytes")
-        write_programs(silo.programs)
-        until(folder, lambda: len(done(folder)) > missed + 1)
-        grown = growth(folder, before, "huge update, as Flower does it")
-    assert grown[APP] > 1000 * MEGABYTE, (
-        "if this is small, Flower no longer needs our way of taking replies in"
-    )
-
-
 @pytest.mark.slow
 def test_a_moderator_killed_in_the_joint_update_goes_on_from_the_last_finished_round(tmp_path: Path) -> None:
     folder = init(

@@ -150,7 +150,7 @@ def test_nothing_is_written_over_a_federation_or_left_of_a_failure(
 ) -> None:
     before = sorted(rehearsed.path.parent.iterdir())
     said = refused(capsys, "init", rehearsed.path, "--silos", 2)
-    assert "is there already" in said
+    assert ": exists; choose a new folder" in said
     assert sorted(rehearsed.path.parent.iterdir()) == before
     said = refused(capsys, "init", tmp_path / "x", "--names", "a b,c", *SMALL)
     assert "'a b' cannot be a name" in said
@@ -169,7 +169,7 @@ def test_nothing_is_written_over_a_federation_or_left_of_a_failure(
         (["--silos", 2, "--set", "data.split=[1, 0, 0]"], "data.split: leaves silo 0 without validation"),
         (
             ["--silos", 2, "--classes", "a,b", "--image", "1x28x28", "--set", "privacy.random=seeded"],
-            "privacy.random: seeded noise can be taken off",
+            "privacy.random: everybody who knows the seed can remove",
         ),
         (
             ["--silos", 2, "--classes", "a,b", "--image", "1x28x28", "--set", "algorithm.name=feddig+feddyn"],
@@ -305,7 +305,7 @@ def test_a_damaged_status_is_one_line(
     rehearsed.moderator.status.write_text(content, encoding="utf-8")
     assert "status.json" in refused(capsys, "status", rehearsed.path)
     rehearsed.moderator.status.unlink()
-    assert "is not there yet" in refused(capsys, "status", rehearsed.path)
+    assert "does not exist yet" in refused(capsys, "status", rehearsed.path)
 
 
 def test_a_renewed_certificate_is_for_the_same_hosts_and_the_same_authority(

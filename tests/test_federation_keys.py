@@ -63,7 +63,7 @@ def test_a_silo_makes_its_own_key_and_tells_its_fingerprint(
     assert read_fingerprint(silo.public_key) == read_key_fingerprint(silo.key) == said.split()[-1]
     assert stat.S_IMODE(silo.key.stat().st_mode) == 0o600
     before = silo.key.read_bytes()
-    assert "key: is there already" in refused(capsys, "key", tmp_path / "north")
+    assert "key: exists; a new key" in refused(capsys, "key", tmp_path / "north")
     assert silo.key.read_bytes() == before
     feddig("key", tmp_path / "south", "--json")
     told = json.loads(capsys.readouterr().out)
@@ -117,7 +117,7 @@ def test_a_mistake_with_keys_is_one_line_and_leaves_nothing(
     wanted = ("--names", "north,west")
     assert "west.pub: is no public key" in refused(capsys, "init", target, "--keys", keys, *wanted, *REAL)
     shutil.copyfile(keys / "north.pub", keys / "west.pub")
-    assert "stands there twice" in refused(capsys, "init", target, "--keys", keys, *REAL)
+    assert "is listed twice" in refused(capsys, "init", target, "--keys", keys, *REAL)
     shutil.copyfile(tmp_path / "homes" / "north" / "key", keys / "west.pub")
     assert "west.pub: is no public key" in refused(capsys, "init", target, "--keys", keys, *REAL)
     assert not target.exists()

@@ -525,7 +525,7 @@ def test_a_supervisor_that_stops_leaves_its_successor_alone(whole: Open) -> None
     (node,) = running(folder.path, NODE)
     second = supervisor()
     try:
-        wait_for(lambda: waits_for(folder.lock, second.pid), 40)
+        wait_for(lambda: waits_for(folder.path / "lock", second.pid), 40)
         first.terminate()
         assert first.wait(40) == 0
         wait_for(lambda: running(folder.path, NODE), 40)
@@ -566,7 +566,7 @@ def test_a_federation_goes_on_after_each_of_its_processes_was_killed(tmp_path: P
         second.terminate()
         _, said = second.communicate(timeout=40)
     assert second.returncode == 130
-    assert "go on with `feddig federation up" in said
+    assert "continue with `feddig federation up" in said
     assert left() == []
     assert rounds() >= done
     # to the end, although the SuperLink is killed on the way

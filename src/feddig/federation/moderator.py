@@ -24,7 +24,7 @@ from feddig.federation.contract import read_contract
 from feddig.federation.desk import Desk, build_desk
 from feddig.federation.engine import DeploymentEngine
 from feddig.federation.folders import ModeratorFolder
-from feddig.federation.status import Standing
+from feddig.federation.status import StatusFile
 from feddig.report.measures import accuracy_measures
 from feddig.runs.loggers.opening import Logs, check_logs, open_logs
 from feddig.runs.outcome import describe_round, summarise, write_outcome
@@ -52,7 +52,7 @@ def moderate_federation(
     """
     folder, results = ModeratorFolder(path), ResultsFolder(ModeratorFolder(path).run)
     contract = read_contract(folder.contract)
-    standing = Standing(folder.status, contract)
+    standing = StatusFile(folder.status, contract)
     if results.finished:
         standing.note(
             "finished", rows=results.metrics(), digests=_kept_digests(results, len(contract.members))
@@ -79,7 +79,7 @@ class _Moderating:
         grid: Grid,
         desk: Desk,
         results: ResultsFolder,
-        standing: Standing,
+        standing: StatusFile,
         write: Callable[..., Message],
     ) -> None:
         self._desk, self._results, self._standing = desk, results, standing
