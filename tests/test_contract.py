@@ -60,12 +60,12 @@ def test_a_contract_is_read_as_it_was_written(file: Path) -> None:
         {"digest_limit": 0.5},
     ],
 )
-def test_what_may_be_left_out_or_changed_comes_back(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_optional_and_changed_fields_are_read_as_written(tmp_path: Path, changes: dict[str, object]) -> None:
     write_contract(tmp_path / "c.toml", a_contract(**changes))
     assert read_contract(tmp_path / "c.toml") == a_contract(**changes)
 
 
-def test_a_contract_of_before_there_was_a_limit_keeps_its_hash_and_has_the_default(tmp_path: Path) -> None:
+def test_a_contract_without_a_limit_keeps_its_hash_and_has_the_default(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     write_contract(file, a_contract(update_limit=None))
     assert "_limit" not in file.read_text(encoding="utf-8")
@@ -76,14 +76,14 @@ def test_a_contract_of_before_there_was_a_limit_keeps_its_hash_and_has_the_defau
     assert a_contract(digest_limit=0.5).largest_digest == 500_000
 
 
-def test_the_hash_is_that_of_the_file_and_tells_any_change(file: Path) -> None:
+def test_the_hash_is_that_of_the_file_and_changes_with_it(file: Path) -> None:
     contract = read_contract(file)
     assert contract.hash == hashlib.sha256(file.read_bytes()).hexdigest()
     others = [a_contract(training_deadline=91.0), a_contract(name="x"), a_contract(classes=("a", "b"))]
     assert len({contract.hash, *(other.hash for other in others)}) == 4
 
 
-def test_files_that_it_names_lie_next_to_it_on_every_machine(tmp_path: Path) -> None:
+def test_the_files_that_it_names_lie_next_to_it_on_every_machine(tmp_path: Path) -> None:
     experiment = a_contract().experiment
     digest = replace(experiment.digest, encoder=str(tmp_path / "here" / "encoder.safetensors"))
     data = replace(experiment.data, path="/somebody/s/images")

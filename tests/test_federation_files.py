@@ -1,4 +1,4 @@
-"""Setting a federation up: what is written for whom, what a rehearsal deals out, and how status is shown."""
+"""`federation init`: the files of each party, the data of a rehearsal; and how the status is shown."""
 
 import importlib
 import io
@@ -105,7 +105,7 @@ def test_a_moderators_folder_of_the_last_release_gets_the_app_of_this_one(
         assert hasattr(importlib.import_module(module), name)
 
 
-def test_secrets_are_for_their_owner_and_the_authoritys_key_goes_to_nobody(
+def test_only_owners_can_read_secrets_and_nobody_gets_the_authoritys_key(
     rehearsed: FederationFolder,
 ) -> None:
     whole = rehearsed
@@ -119,7 +119,7 @@ def test_secrets_are_for_their_owner_and_the_authoritys_key_goes_to_nobody(
     assert trust.cert_store_stats()["x509_ca"] == 1
 
 
-def test_a_rehearsal_deals_out_what_one_process_would_train_on(rehearsed: FederationFolder) -> None:
+def test_a_rehearsal_splits_the_data_as_one_process_does(rehearsed: FederationFolder) -> None:
     contract = read_contract(rehearsed.contract)
     layout = lay_out(contract.experiment)
     assert layout.experiment == contract.experiment, "the contract leaves nothing open"
@@ -136,7 +136,7 @@ def test_a_rehearsal_deals_out_what_one_process_would_train_on(rehearsed: Federa
     assert np.array_equal(test.labels, layout.dataset.test.labels)
 
 
-def test_a_silos_folder_is_whole_in_itself(rehearsed: FederationFolder, tmp_path: Path) -> None:
+def test_a_silos_folder_can_be_moved(rehearsed: FederationFolder, tmp_path: Path) -> None:
     moved = SiloFolder(tmp_path / "elsewhere")
     shutil.copytree(rehearsed.silo("south").path, moved.path)
     file = read_silo_file(moved.silo_file)
@@ -145,7 +145,7 @@ def test_a_silos_folder_is_whole_in_itself(rehearsed: FederationFolder, tmp_path
     assert len(train) > len(validation) > 0
 
 
-def test_nothing_is_written_over_a_federation_or_left_of_a_failure(
+def test_no_federation_is_overwritten_and_a_failure_leaves_no_files(
     rehearsed: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(rehearsed.path.parent.iterdir())
@@ -184,7 +184,7 @@ def test_a_mistake_is_one_line(
     assert not (tmp_path / "f").exists()
 
 
-def test_a_real_federation_holds_no_data_and_its_encoder_goes_to_everybody(tmp_path: Path) -> None:
+def test_a_real_federation_holds_no_data_and_every_party_gets_its_encoder(tmp_path: Path) -> None:
     encoder = make_encoder(1, 0, 2)
     save_encoder(tmp_path / "ours.safetensors", encoder, {})
     options = ["--set", f"digest.encoder={tmp_path / 'ours.safetensors'}"]
@@ -290,7 +290,7 @@ def test_status_shows_who_is_here_and_whose_digest_is_held(
     assert told == {**STATUS, "running": False}
 
 
-def test_a_process_of_somebody_else_is_not_the_moderator(
+def test_another_process_is_not_taken_for_the_moderator(
     rehearsed: FederationFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rehearsed.moderator.status.write_text(json.dumps(STATUS | {"pid": os.getppid()}), encoding="utf-8")

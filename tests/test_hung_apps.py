@@ -1,4 +1,4 @@
-"""Real processes in place of a silo's apps: one that hangs is ended, also when it hears nothing any more."""
+"""Real processes in place of a silo's apps: one that hangs is ended, also when it reacts to no signal."""
 
 import os
 import signal
@@ -50,7 +50,7 @@ def test_an_app_that_hangs_is_ended_and_nothing_else_is(
         for name in (APP, "feddig.federation.flower_1_41.supernode")
     )
     others = subprocess.Popen(sleeper(APP), env={**os.environ, PARTY_VARIABLE: str(party)})
-    # from then on it hears no polite signal, and no alarm of its own
+    # a paused process reacts to no signal but SIGKILL
     os.kill(hung.pid, signal.SIGSTOP)
     while not is_paused(hung.pid):
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Real processes that want the same party: one at a time, the next one still_runs, and only left-overs are ended."""
+"""Real processes that want the same party's lock: one holds it at a time, and only left-over processes are ended."""
 
 import os
 import signal
@@ -36,7 +36,7 @@ pytestmark = [
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
-# takes hold of a party, works until it is told to stop, and then stops what it started, as a supervisor does
+# takes a party's lock, starts a child, waits for a signal, and then stops the child, as a supervisor does
 WORKER = """
 import sys, time
 from pathlib import Path
@@ -74,7 +74,7 @@ def wait_for(what: Callable[[], object], seconds: float = 20) -> None:
 
 @pytest.fixture
 def party(tmp_path: Path) -> Iterator[Path]:
-    """Give a party's folder, and leave none of its processes behind."""
+    """Return a party's folder, and end all its processes afterwards."""
     folder = tmp_path / "party"
     folder.mkdir()
     yield folder
@@ -91,7 +91,7 @@ def holds(party: Path, name: str) -> Callable[[], bool]:
     return (party / f"{name}.holds").exists
 
 
-def test_left_over_processes_of_this_party_alone_are_ended(tmp_path: Path) -> None:
+def test_only_left_over_processes_of_this_party_are_ended(tmp_path: Path) -> None:
     mine, other = tmp_path / "mine", tmp_path / "mine-too"
     processes = []
     for party in (mine, other):
@@ -123,7 +123,7 @@ def test_only_one_process_is_at_work_for_a_party(tmp_path: Path, monkeypatch: py
         pass
 
 
-def test_who_stops_does_not_end_its_successor(party: Path) -> None:
+def test_a_process_that_stops_does_not_end_its_successor(party: Path) -> None:
     first = work(party, "first")
     wait_for(holds(party, "first"))
     child = running(party, "child-of-first")
@@ -142,7 +142,7 @@ def test_who_stops_does_not_end_its_successor(party: Path) -> None:
 
 
 @pytest.mark.slow
-def test_whoever_comes_next_does_not_end_those_who_wait_behind_it(party: Path) -> None:
+def test_the_next_holder_does_not_end_the_processes_that_wait_for_the_lock(party: Path) -> None:
     first = work(party, "first")
     wait_for(holds(party, "first"))
     waiting = {name: work(party, name) for name in ("second", "third")}
@@ -157,7 +157,7 @@ def test_whoever_comes_next_does_not_end_those_who_wait_behind_it(party: Path) -
         process.wait(30)
 
 
-def test_what_we_started_is_told_from_what_another_of_us_started(party: Path) -> None:
+def test_only_our_own_descendants_are_listed_as_started_by_us(party: Path) -> None:
     worker = work(party, "worker")
     wait_for(lambda: running(party, "child-of-worker"))
     mine = start(SLEEPER, party / "log", party_environment(party, party))
@@ -173,7 +173,7 @@ def test_what_we_started_is_told_from_what_another_of_us_started(party: Path) ->
 
 
 @pytest.mark.parametrize("deaf", [False, True], ids=["ends when told", "must be killed"])
-def test_a_paused_holder_whose_starter_was_killed_is_no_obstacle(
+def test_a_paused_holder_whose_starter_was_killed_is_ended(
     party: Path, monkeypatch: pytest.MonkeyPatch, deaf: bool
 ) -> None:
     monkeypatch.setattr(lock, "ORPHAN_SECONDS", 2.0 if deaf else 15.0)
@@ -192,7 +192,7 @@ def test_a_paused_holder_whose_starter_was_killed_is_no_obstacle(
         assert running(party) == []
 
 
-def test_a_paused_holder_that_somebody_started_by_hand_is_left_alone_and_named(
+def test_a_paused_holder_that_was_started_by_hand_is_left_alone_and_named(
     party: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "LOCK_SECONDS", 0.5)
@@ -209,7 +209,7 @@ def test_a_paused_holder_that_somebody_started_by_hand_is_left_alone_and_named(
             pass
         assert f"kill -CONT {worker.pid}" in str(said.value)
         assert worker.poll() is None
-        assert running(party, "child-of-worker"), "nor is what it started"
+        assert running(party, "child-of-worker"), "and so is what it started"
         os.kill(worker.pid, signal.SIGCONT)
         with (
             pytest.raises(
@@ -224,7 +224,7 @@ def test_a_paused_holder_that_somebody_started_by_hand_is_left_alone_and_named(
         worker.wait(20)
 
 
-def test_a_number_that_is_now_somebody_elses_is_not_taken_for_the_holder(
+def test_a_reused_process_number_is_not_taken_for_the_holder(
     party: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "LOCK_SECONDS", 0.5)

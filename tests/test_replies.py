@@ -1,4 +1,4 @@
-"""Replies taken in piece by piece: none takes more memory or time than it may, and no broken one ends the moderator."""
+"""Replies are read piece by piece: none takes more memory or time than it may, and no broken one ends the moderator."""
 
 import time
 from collections.abc import Iterator
@@ -42,14 +42,14 @@ UPDATE = np.linspace(-1, 1, 900, dtype=np.float32)
 
 
 class Untouched(httpx.SyncByteStream):
-    """A body that nobody may begin to read."""
+    """A body that must not be read."""
 
     def __iter__(self) -> Iterator[bytes]:
         raise AssertionError("it was read")
 
 
 class Link:
-    """The SuperLink as far as replies are concerned, at the other end of Flower's own HTTP client."""
+    """The part of a SuperLink that hands out replies, behind Flower's own HTTP client."""
 
     def __init__(self) -> None:
         self.announced: dict[str, Any] = {}
@@ -57,12 +57,12 @@ class Link:
         self.held_back: set[str] = set()
         """Objects that are announced but not there yet."""
         self.lengths: dict[str, int] = {}
-        """What a response says of its length, where its body must not be read."""
+        """The length that a response states, if its body must not be read."""
         self.confirmed: list[str] = []
         self.pulled: list[str] = []
 
     def reply(self, name: str, message: Message) -> str:
-        """Have a reply to a message; give the reply's own name."""
+        """Hold a reply to a message; return the reply's own name."""
         message.metadata.__dict__["_reply_to_message_id"] = name
         message.metadata.__dict__["_message_id"] = message.object_id
         parts = get_all_nested_objects(message)
@@ -143,7 +143,7 @@ def fault_of(reader: MeasuringReader) -> str:
     return answer.fault
 
 
-def test_a_reply_comes_in_as_it_was_sent_and_is_let_go_of(link: Link, reader: MeasuringReader) -> None:
+def test_a_reply_is_read_as_it_was_sent_and_then_deleted(link: Link, reader: MeasuringReader) -> None:
     own_name = link.reply("asked", with_update(UPDATE))
     (answer,) = pull(reader)
     assert (answer.name, answer.fault) == ("asked", "")
@@ -153,7 +153,7 @@ def test_a_reply_comes_in_as_it_was_sent_and_is_let_go_of(link: Link, reader: Me
     assert pull(reader) == []
 
 
-def test_so_does_one_of_several_chunks(link: Link, reader: MeasuringReader) -> None:
+def test_a_reply_of_several_chunks_is_read_as_it_was_sent(link: Link, reader: MeasuringReader) -> None:
     values = np.random.default_rng(0).random(CHUNK // 8 + 5)
     link.reply("asked", with_update(values))
     (answer,) = pull(reader, largest=CHUNK + 1000)
@@ -196,7 +196,7 @@ def test_an_array_that_names_one_chunk_many_times_is_not_unfolded(
     assert "its arrays unfold to 8," in fault_of(reader)
 
 
-def test_what_is_not_an_array_is_small(link: Link, reader: MeasuringReader) -> None:
+def test_a_large_piece_that_is_no_array_is_refused(link: Link, reader: MeasuringReader) -> None:
     link.reply("asked", message(RecordDict({"digest": ConfigRecord({"file": bytes(10**6)})})))
     (answer,) = pull(reader, largest=10**7)
     assert "bytes in a piece that belongs to no array" in answer.fault
@@ -211,7 +211,9 @@ def broken(link: Link, kind: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", [b"Message", b"RecordDict", b"ArrayRecord", b"Array ", b"ArrayChunk"])
-def test_what_cannot_be_put_together_is_refused(link: Link, reader: MeasuringReader, kind: bytes) -> None:
+def test_a_reply_that_cannot_be_put_together_is_refused(
+    link: Link, reader: MeasuringReader, kind: bytes
+) -> None:
     link.reply("asked", with_update(UPDATE))
     broken(link, kind)
     assert "its reply is refused: it cannot be put together" in fault_of(reader)
@@ -224,7 +226,7 @@ def test_a_reply_without_content_is_refused(link: Link, reader: MeasuringReader)
     assert "it has no content" in fault_of(reader)
 
 
-def test_nobody_waits_for_what_is_announced_and_does_not_come(link: Link, reader: MeasuringReader) -> None:
+def test_a_reply_that_does_not_come_delays_no_other(link: Link, reader: MeasuringReader) -> None:
     link.reply("slow", with_update(UPDATE))
     link.held_back = set(link.objects)
     link.reply("asked", with_update(UPDATE + 1))
@@ -236,7 +238,7 @@ def test_nobody_waits_for_what_is_announced_and_does_not_come(link: Link, reader
     assert answer.content is not None
 
 
-def test_time_that_is_up_is_up(link: Link, reader: MeasuringReader) -> None:
+def test_nothing_is_pulled_after_the_deadline(link: Link, reader: MeasuringReader) -> None:
     link.reply("asked", with_update(UPDATE))
     assert reader.pull({"asked": LARGEST}, time.monotonic()) == []
     assert link.pulled == []
@@ -244,21 +246,21 @@ def test_time_that_is_up_is_up(link: Link, reader: MeasuringReader) -> None:
     assert answer == Answer("asked", fault="it was not whole in time")
 
 
-def test_of_a_late_reply_nothing_is_pulled(link: Link, reader: MeasuringReader) -> None:
+def test_no_piece_of_a_late_reply_is_pulled(link: Link, reader: MeasuringReader) -> None:
     own_name = link.reply("asked", with_update(UPDATE))
     assert pull(reader, largest=None) == [Answer("asked")]
     assert link.pulled == []
     assert link.confirmed == [own_name]
 
 
-def test_a_reply_of_which_a_part_is_gone_is_refused(link: Link, reader: MeasuringReader) -> None:
+def test_a_reply_with_a_missing_piece_is_refused(link: Link, reader: MeasuringReader) -> None:
     link.reply("asked", with_update(UPDATE))
     link.objects.popitem()
     assert "no more of it will come" in fault_of(reader)
 
 
 @pytest.mark.parametrize("code", [ErrorCode.CLIENT_APP_RAISED_EXCEPTION, ErrorCode.MESSAGE_UNAVAILABLE])
-def test_an_error_is_told_in_one_line(link: Link, reader: MeasuringReader, code: int) -> None:
+def test_an_error_is_one_line(link: Link, reader: MeasuringReader, code: int) -> None:
     link.reply("asked", message(error=Error(code, "it\nfailed" + "x" * 10**4)))
     (answer,) = pull(reader)
     assert answer.fault.startswith("it failedxxx")
@@ -274,7 +276,7 @@ def test_announcements_that_are_too_long_are_not_read(
     assert "what came from 1 silos is refused" in caplog.text
 
 
-# --- a Flower that changes
+# --- if Flower changes
 
 
 def test_a_grid_without_its_client_is_refused(link: Link) -> None:

@@ -1,4 +1,4 @@
-"""Replies that come late: dropped, and told of whenever and however they come."""
+"""Late replies are logged and dropped, whenever they come."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +24,7 @@ LATE = "silo 1: its reply of round 4 came late and is dropped"
 
 
 class Clock:
-    """A clock that goes only when somebody waits."""
+    """A clock that moves only when somebody sleeps."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -37,10 +37,10 @@ class Clock:
 
 
 class SlowGrid:
-    """Gives replies at their times; pulled after `thrown_away`, a reply is gone, as on Flower's SuperLink."""
+    """Gives replies at their times; after `deleted` a reply is gone, as on Flower's SuperLink."""
 
-    def __init__(self, clock: Clock, thrown_away: float = float("inf")) -> None:
-        self._clock, self._thrown_away, self._replies = clock, thrown_away, {}  # type: ignore[var-annotated]
+    def __init__(self, clock: Clock, deleted: float = float("inf")) -> None:
+        self._clock, self._deleted, self._replies = clock, deleted, {}  # type: ignore[var-annotated]
         self.when: Callable[[int, int], float] = lambda silo, round: 0.0
         """When the reply of a silo in a round comes."""
         self.sent = 0
@@ -56,7 +56,7 @@ class SlowGrid:
 
     def pull_messages(self, names: Iterable[str]) -> list[Answered]:
         come = [name for name in names if self._replies.get(name, float("inf")) <= self._clock.now]
-        gone = self._clock.now > self._thrown_away
+        gone = self._clock.now > self._deleted
         found = [
             Answered(name, Error(ErrorCode.MESSAGE_UNAVAILABLE, "long words") if gone else RecordDict())
             for name in come
@@ -103,7 +103,7 @@ class Refusing:
         ]
 
 
-def test_a_reply_that_is_refused_is_told_of_and_its_silo_is_absent_and_owes_nothing(
+def test_a_refused_reply_is_logged_and_its_silo_is_absent_but_not_busy(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     asker = RequestSender(SlowGrid(clock), write_message)  # type: ignore[arg-type]
@@ -116,7 +116,7 @@ def test_a_reply_that_is_refused_is_told_of_and_its_silo_is_absent_and_owes_noth
     assert reader.limits == [({"message 1": 77, "message 2": 77}, DEADLINE)]
 
 
-def test_a_late_reply_is_told_of_also_when_its_message_is_no_longer_valid(
+def test_a_late_reply_is_logged_also_when_its_message_is_no_longer_valid(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     asker, _ = a_round_without_silo_1(clock, comes=15.0)
@@ -126,7 +126,7 @@ def test_a_late_reply_is_told_of_also_when_its_message_is_no_longer_valid(
     assert not asker.is_busy(1)
 
 
-def test_a_late_reply_is_told_of_also_when_its_silo_was_started_anew(
+def test_a_late_reply_is_logged_also_when_its_silo_was_restarted(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     asker, _ = a_round_without_silo_1(clock, comes=15.0)
@@ -137,10 +137,10 @@ def test_a_late_reply_is_told_of_also_when_its_silo_was_started_anew(
     assert LATE in caplog.text
 
 
-def test_a_late_reply_is_taken_in_while_others_are_waited_for(
+def test_a_late_reply_is_pulled_while_others_are_waited_for(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asker, grid = a_round_without_silo_1(clock, comes=15.0, thrown_away=20.0)
+    asker, grid = a_round_without_silo_1(clock, comes=15.0, deleted=20.0)
     grid.when = lambda silo, round: 19.9
     assert ask(asker, [0, 2], 5) == [0, 2], "a late reply is nobody's in this round"
     clock.now = 30.0
@@ -148,10 +148,10 @@ def test_a_late_reply_is_taken_in_while_others_are_waited_for(
     assert LATE in caplog.text
 
 
-def test_a_reply_that_was_thrown_away_or_never_came_is_told_of_too(
+def test_a_reply_that_was_deleted_or_never_came_is_logged_too(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asker, _ = a_round_without_silo_1(clock, comes=15.0, thrown_away=20.0)
+    asker, _ = a_round_without_silo_1(clock, comes=15.0, deleted=20.0)
     clock.now = 30.0
     asker.drop_late()
     assert "silo 1: its reply of round 4 is given up: its message is no longer valid" in caplog.text
@@ -165,7 +165,7 @@ def test_a_reply_that_was_thrown_away_or_never_came_is_told_of_too(
     assert not caplog.text, "it is told of once"
 
 
-def test_a_silo_that_answers_a_ping_is_asked_again_and_its_late_reply_told_of(
+def test_a_silo_that_answers_a_ping_is_asked_again_and_its_late_reply_is_logged(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     asker, grid = a_round_without_silo_1(clock, comes=18.0)

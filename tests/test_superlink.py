@@ -76,7 +76,7 @@ def test_a_request_that_is_too_long_is_refused(path: str, headers: dict[str, str
     assert answer(("127.0.0.1", 1), f"/v1/fleet/{path}", headers) == status, "also from this machine"
 
 
-def test_the_filter_stands_before_all_else_or_the_superlink_does_not_start(
+def test_the_filter_comes_first_or_the_superlink_does_not_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(extensions, "get_middleware", extensions.get_middleware)
