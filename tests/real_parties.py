@@ -4,13 +4,13 @@ import subprocess
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from feddig.federation.processes.processes import end, finish, running
+from feddig.federation.processes.processes import end, running, stop_programs
 
 STOP_SECONDS = 40.0
 
 
 def stop(started: Sequence[subprocess.Popen[bytes]], parties: Iterable[Path]) -> None:
     """Tell these processes to end, kill those that do not, and end whatever still runs for these parties' folders."""
-    finish(started, STOP_SECONDS)
+    stop_programs(started, STOP_SECONDS)
     for party in parties:
         end(running(party))

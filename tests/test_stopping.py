@@ -8,14 +8,14 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-from feddig.federation.processes.processes import told_to_stop
+from feddig.federation.processes.processes import stop_on_signals
 
 # in a process of its own: it would hang for ever
 SCRIPT = """
 import signal
-from feddig.federation.processes.processes import told_to_stop
+from feddig.federation.processes.processes import stop_on_signals
 
-with told_to_stop() as stopping:
+with stop_on_signals() as stopping:
     with stopping._cond:  # as a wait has it for a moment, and as a signal has that came just before
         signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
@@ -29,7 +29,7 @@ def test_a_signal_is_heard_in_the_worst_moment() -> None:
 
 def test_signals_mean_again_what_they_meant() -> None:
     before = signal.getsignal(signal.SIGTERM)
-    with told_to_stop() as stopping:
+    with stop_on_signals() as stopping:
         assert signal.getsignal(signal.SIGTERM) != before
         assert not stopping.is_set()
         signal.raise_signal(signal.SIGTERM)

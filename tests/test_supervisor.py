@@ -28,19 +28,18 @@ from feddig.federation.certificates import Authority, write_certificate, write_k
 from feddig.federation.contract import Contract, read_contract, write_contract
 from feddig.federation.flower_1_41.control import Control, connect, start_run, write_flower_config
 from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFolder
-from feddig.federation.processes import host as hosting
-from feddig.federation.processes import supervisor
-from feddig.federation.processes.network import keep_off_proxies, reaches
+from feddig.federation.processes import moderator_process, supervisor
+from feddig.federation.processes.network import reach_this_machine_directly, reaches
 from feddig.federation.processes.processes import (
-    MARK,
+    PARTY_VARIABLE,
     end,
     find_program,
     free_port,
     is_alive,
+    party_environment,
     running,
     start,
     stop,
-    surroundings,
 )
 from feddig.federation.processes.supervisor import check_folder, supervise
 from feddig.federation.setup import Plan, Rehearsal, initialise, planned
@@ -86,9 +85,9 @@ def superlink(folder: ModeratorFolder) -> Iterator[Control]:
     """Run the moderator's SuperLink with its silos registered, but no run on it."""
     contract = read_contract(folder.contract)
     write_flower_config(folder, contract)
-    process = hosting._start_link(folder, contract)
+    process = moderator_process._start_superlink(folder, contract)
     try:
-        hosting._await_link(process, folder, contract)
+        moderator_process._await_superlink(process, folder, contract)
         with connect(folder, contract) as control:
             control.register(folder, contract)
             yield control
@@ -151,7 +150,7 @@ def _port(folder: FederationFolder) -> str:
 
 def a_node(folder: SiloFolder, *options: str, until: str = "") -> str:
     """Run Flower's own SuperNode until it ends or says this, or for some seconds, and give what it says."""
-    environment = surroundings(folder.path, folder.path / "flwr")
+    environment = party_environment(folder.path, folder.path / "flwr")
     log = folder.path / "node.log"
     process = start(
         [find_program("flower-supernode"), "--port", str(free_port()), *options], log, environment
@@ -242,7 +241,9 @@ def test_nothing_that_is_started_tells_anybody_or_downloads_anything(
     for process in started:
         assert wanted <= set(Path(f"/proc/{process}/environ").read_text(encoding="utf-8").split("\0"))
     monkeypatch.setenv("FLWR_TELEMETRY_ENABLED", "1")
-    assert surroundings(silo, silo)["FLWR_TELEMETRY_ENABLED"] == "0", "whatever the user's own setting is"
+    assert party_environment(silo, silo)["FLWR_TELEMETRY_ENABLED"] == "0", (
+        "whatever the user's own setting is"
+    )
 
 
 def test_registering_twice_changes_nothing(whole: Open) -> None:
@@ -269,7 +270,7 @@ def test_an_unregistered_key_is_refused_and_logged(
     contract = replace(read_contract(stranger.contract), address=whole.contract.address)
     write_contract(stranger.contract, contract)
     stranger.ca.write_bytes(whole.folder.silo("south").ca.read_bytes())
-    monkeypatch.setattr(supervisor, "PATIENCE", 1.0)
+    monkeypatch.setattr(supervisor, "REFUSED_SECONDS", 1.0)
     monkeypatch.setattr(supervisor, "RETRY_SECONDS", 0.1)
     with pytest.raises(FedDigError, match="refuses this silo's key") as raised:
         supervise(stranger, threading.Event())
@@ -293,7 +294,7 @@ def test_without_tls_nobody_gets_in(whole: Open, tmp_path: Path) -> None:
     )
     assert "SuperNode ID" not in said
     assert "Connection attempt failed" in said
-    assert re.search(r"refused: somebody who speaks no TLS, or not ours: .*HTTP_REQUEST", link_log(whole))
+    assert re.search(r"refused: a connection failed the TLS handshake: .*HTTP_REQUEST", link_log(whole))
     assert whole.everything_as_before()
 
 
@@ -304,7 +305,7 @@ def test_a_wrong_authority_is_told_at_once(whole: Open, tmp_path: Path) -> None:
     options = ("--superlink", whole.contract.address, "--root-certificates", str(tmp_path / "ca.crt"))
     said = a_node(SiloFolder(tmp_path), *options)
     assert "CERTIFICATE_VERIFY_FAILED" in said
-    assert re.search(r"refused: somebody who speaks no TLS, or not ours: .*UNKNOWN_CA", link_log(whole))
+    assert re.search(r"refused: a connection failed the TLS handshake: .*UNKNOWN_CA", link_log(whole))
     (tmp_path / "ca.crt").write_text("nonsense", encoding="utf-8")
     with pytest.raises(FedDigError, match=r"ca\.crt: is no certificate"):
         reaches(whole.contract.address, tmp_path / "ca.crt")
@@ -359,7 +360,7 @@ def test_an_expired_certificate_is_told_at_once(tmp_path: Path) -> None:
     for path in (folder.moderator.ca, folder.silo("north").ca):
         write_certificate(path, authority.certificate)
     contract = read_contract(folder.contract)
-    process = hosting._start_link(folder.moderator, contract)
+    process = moderator_process._start_superlink(folder.moderator, contract)
     try:
         wait_for(lambda: _listens(int(_port(folder))), 30)
         with pytest.raises(FedDigError, match="the moderator's certificate has expired"):
@@ -411,7 +412,7 @@ def test_this_machine_is_reached_without_a_proxy(
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.setenv("NO_PROXY", spared)
     monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:1")
-    keep_off_proxies()
+    reach_this_machine_directly()
     assert os.environ["NO_PROXY"] == then
     assert proxy_bypass("127.0.0.1")
 
@@ -473,7 +474,7 @@ SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 def test_what_is_started_ends_with_us_even_when_we_are_killed(tmp_path: Path) -> None:
     script = (
         "import os, sys, time; from pathlib import Path; from feddig.federation.processes.processes import start;"
-        f"start({SLEEPER!r}, Path('log'), {{**os.environ, {MARK!r}: os.getcwd()}});"
+        f"start({SLEEPER!r}, Path('log'), {{**os.environ, {PARTY_VARIABLE!r}: os.getcwd()}});"
         "time.sleep(600)"
     )
     us = subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path)
@@ -517,14 +518,14 @@ def test_a_supervisor_that_stops_leaves_its_successor_alone(whole: Open) -> None
 
     def supervisor() -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "feddig", "federation", "silo", str(folder.path)]
-        return start(command, folder.logs / "silo.log", surroundings(folder.path, folder.flower_home))
+        return start(command, folder.logs / "silo.log", party_environment(folder.path, folder.flower_home))
 
     first = supervisor()
     wait_for(lambda: whole.node(1)[1] == "online", 60)
     (node,) = running(folder.path, NODE)
     second = supervisor()
     try:
-        wait_for(lambda: waits_for(folder.lock, second.pid), 40)
+        wait_for(lambda: waits_for(folder.path / "lock", second.pid), 40)
         first.terminate()
         assert first.wait(40) == 0
         wait_for(lambda: running(folder.path, NODE), 40)
@@ -565,7 +566,7 @@ def test_a_federation_goes_on_after_each_of_its_processes_was_killed(tmp_path: P
         second.terminate()
         _, said = second.communicate(timeout=40)
     assert second.returncode == 130
-    assert "go on with `feddig federation up" in said
+    assert "continue with `feddig federation up" in said
     assert left() == []
     assert rounds() >= done
     # to the end, although the SuperLink is killed on the way

@@ -28,7 +28,7 @@ from feddig.federation.contract import read_contract
 from feddig.federation.engine import DeploymentEngine
 from feddig.federation.folders import ModeratorFolder
 from feddig.federation.moderator_setup import ModeratorSetup, set_up_moderator
-from feddig.federation.status import Standing
+from feddig.federation.status import StatusFile
 from feddig.report.measures import accuracy_measures
 from feddig.runs.loggers.opening import check_logs
 from feddig.runs.outcome import describe_round, describe_run
@@ -56,7 +56,7 @@ def moderate_federation(
     """
     folder, results = ModeratorFolder(path), ResultsFolder(ModeratorFolder(path).run)
     contract = read_contract(folder.contract)
-    standing = Standing(folder.status, contract)
+    standing = StatusFile(folder.status, contract)
     if results.finished:
         standing.note(
             "finished", rows=results.metrics(), digests=_kept_digests(results, len(contract.members))
@@ -83,7 +83,7 @@ class _Moderating:
         grid: Grid,
         setup: ModeratorSetup,
         results: ResultsFolder,
-        standing: Standing,
+        standing: StatusFile,
         write: Callable[..., Message],
     ) -> None:
         self._setup, self._results, self._standing = setup, results, standing

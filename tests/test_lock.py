@@ -1,4 +1,4 @@
-"""Real processes that want the same party: one at a time, the next one lives, and only left-overs are ended."""
+"""Real processes that want the same party's lock: one holds it at a time, and only left-over processes are ended."""
 
 import os
 import signal
@@ -13,20 +13,20 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from feddig.errors import FedDigError
-from feddig.federation.processes import lock as holding
-from feddig.federation.processes.lock import hold
+from feddig.federation.processes import lock
+from feddig.federation.processes.lock import party_lock
 from feddig.federation.processes.processes import (
-    MARK,
+    PARTY_VARIABLE,
     age,
     end,
     identity,
     is_alive,
-    is_stopped,
-    lives,
+    is_paused,
+    party_environment,
     running,
     start,
     started_by_us,
-    surroundings,
+    still_runs,
 )
 
 pytestmark = [
@@ -36,18 +36,18 @@ pytestmark = [
 
 SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 
-# takes hold of a party, works until it is told to stop, and then stops what it started, as a supervisor does
+# takes a party's lock, starts a child, waits for a signal, and then stops the child, as a supervisor does
 WORKER = """
 import sys, time
 from pathlib import Path
-from feddig.federation.processes.lock import hold
-from feddig.federation.processes.processes import start, stop, surroundings
-from feddig.federation.processes.processes import told_to_stop
+from feddig.federation.processes.lock import party_lock
+from feddig.federation.processes.processes import start, stop, party_environment
+from feddig.federation.processes.processes import stop_on_signals
 
 party, name = Path(sys.argv[1]), sys.argv[2]
-with told_to_stop() as stopping, hold(party):
+with stop_on_signals() as stopping, party_lock(party):
     command = [sys.executable, "-c", "import time; time.sleep(600)", f"child-of-{name}"]
-    child = start(command, party / "log", surroundings(party, party))
+    child = start(command, party / "log", party_environment(party, party))
     (party / f"{name}.holds").touch()
     stopping.wait()
     stop(child, party, 3)
@@ -57,10 +57,10 @@ with told_to_stop() as stopping, hold(party):
 STARTER = """
 import sys, time
 from pathlib import Path
-from feddig.federation.processes.processes import start, surroundings
+from feddig.federation.processes.processes import start, party_environment
 
 party = Path(sys.argv[1])
-start([sys.executable, "-c", sys.argv[2], str(party), "worker"], party / "log", surroundings(party, party))
+start([sys.executable, "-c", sys.argv[2], str(party), "worker"], party / "log", party_environment(party, party))
 time.sleep(600)
 """
 
@@ -74,7 +74,7 @@ def wait_for(what: Callable[[], object], seconds: float = 20) -> None:
 
 @pytest.fixture
 def party(tmp_path: Path) -> Iterator[Path]:
-    """Give a party's folder, and leave none of its processes behind."""
+    """Return a party's folder, and end all its processes afterwards."""
     folder = tmp_path / "party"
     folder.mkdir()
     yield folder
@@ -82,24 +82,26 @@ def party(tmp_path: Path) -> Iterator[Path]:
 
 
 def work(party: Path, name: str) -> subprocess.Popen[bytes]:
-    return start([sys.executable, "-c", WORKER, str(party), name], party / "log", surroundings(party, party))
+    return start(
+        [sys.executable, "-c", WORKER, str(party), name], party / "log", party_environment(party, party)
+    )
 
 
 def holds(party: Path, name: str) -> Callable[[], bool]:
     return (party / f"{name}.holds").exists
 
 
-def test_left_over_processes_of_this_party_alone_are_ended(tmp_path: Path) -> None:
+def test_only_left_over_processes_of_this_party_are_ended(tmp_path: Path) -> None:
     mine, other = tmp_path / "mine", tmp_path / "mine-too"
     processes = []
     for party in (mine, other):
         party.mkdir()
         processes.append(
-            subprocess.Popen(SLEEPER, env={**os.environ, MARK: str(party)}, start_new_session=True)
+            subprocess.Popen(SLEEPER, env={**os.environ, PARTY_VARIABLE: str(party)}, start_new_session=True)
         )
     try:
         wait_for(lambda: running(mine) and running(other), 10)
-        with hold(mine):
+        with party_lock(mine):
             assert processes[0].wait(10) == -signal.SIGKILL
             assert running(mine) == []
             assert running(other) == [processes[1].pid]
@@ -111,13 +113,17 @@ def test_left_over_processes_of_this_party_alone_are_ended(tmp_path: Path) -> No
 
 def test_only_one_process_is_at_work_for_a_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("feddig.federation.processes.lock.LOCK_SECONDS", 0.3)
-    with hold(tmp_path), pytest.raises(FedDigError, match="another process is at work here"), hold(tmp_path):
+    with (
+        party_lock(tmp_path),
+        pytest.raises(FedDigError, match="another process is at work here"),
+        party_lock(tmp_path),
+    ):
         pass
-    with hold(tmp_path):
+    with party_lock(tmp_path):
         pass
 
 
-def test_who_stops_does_not_end_its_successor(party: Path) -> None:
+def test_a_process_that_stops_does_not_end_its_successor(party: Path) -> None:
     first = work(party, "first")
     wait_for(holds(party, "first"))
     child = running(party, "child-of-first")
@@ -136,7 +142,7 @@ def test_who_stops_does_not_end_its_successor(party: Path) -> None:
 
 
 @pytest.mark.slow
-def test_whoever_comes_next_does_not_end_those_who_wait_behind_it(party: Path) -> None:
+def test_the_next_holder_does_not_end_the_processes_that_wait_for_the_lock(party: Path) -> None:
     first = work(party, "first")
     wait_for(holds(party, "first"))
     waiting = {name: work(party, name) for name in ("second", "third")}
@@ -151,11 +157,11 @@ def test_whoever_comes_next_does_not_end_those_who_wait_behind_it(party: Path) -
         process.wait(30)
 
 
-def test_what_we_started_is_told_from_what_another_of_us_started(party: Path) -> None:
+def test_only_our_own_descendants_are_listed_as_started_by_us(party: Path) -> None:
     worker = work(party, "worker")
     wait_for(lambda: running(party, "child-of-worker"))
-    mine = start(SLEEPER, party / "log", surroundings(party, party))
-    other = subprocess.Popen(SLEEPER, env={**os.environ, MARK: str(party)})
+    mine = start(SLEEPER, party / "log", party_environment(party, party))
+    other = subprocess.Popen(SLEEPER, env={**os.environ, PARTY_VARIABLE: str(party)})
     wait_for(lambda: len(running(party)) == 4)
     assert set(started_by_us(party)) == set(running(party)) - {other.pid}
     other.kill()
@@ -167,49 +173,49 @@ def test_what_we_started_is_told_from_what_another_of_us_started(party: Path) ->
 
 
 @pytest.mark.parametrize("deaf", [False, True], ids=["ends when told", "must be killed"])
-def test_a_paused_holder_whose_starter_was_killed_is_no_obstacle(
+def test_a_paused_holder_whose_starter_was_killed_is_ended(
     party: Path, monkeypatch: pytest.MonkeyPatch, deaf: bool
 ) -> None:
-    monkeypatch.setattr(holding, "ORPHAN_SECONDS", 2.0 if deaf else 15.0)
+    monkeypatch.setattr(lock, "ORPHAN_SECONDS", 2.0 if deaf else 15.0)
     script = WORKER.replace("stopping.wait()", "time.sleep(600)") if deaf else WORKER
     starter = subprocess.Popen([sys.executable, "-c", STARTER, str(party), script])
     wait_for(holds(party, "worker"))
     (worker,) = (
-        one for one in running(party) if b"told_to_stop" in Path(f"/proc/{one}/cmdline").read_bytes()
+        one for one in running(party) if b"stop_on_signals" in Path(f"/proc/{one}/cmdline").read_bytes()
     )
     os.kill(worker, signal.SIGSTOP)
-    wait_for(lambda: is_stopped(worker))
+    wait_for(lambda: is_paused(worker))
     starter.kill()
     starter.wait()
-    with hold(party):
+    with party_lock(party):
         assert not is_alive(worker)
         assert running(party) == []
 
 
-def test_a_paused_holder_that_somebody_started_by_hand_is_left_alone_and_named(
+def test_a_paused_holder_that_was_started_by_hand_is_left_alone_and_named(
     party: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "LOCK_SECONDS", 0.5)
-    environment = {name: value for name, value in os.environ.items() if name != MARK}
+    monkeypatch.setattr(lock, "LOCK_SECONDS", 0.5)
+    environment = {name: value for name, value in os.environ.items() if name != PARTY_VARIABLE}
     worker = subprocess.Popen([sys.executable, "-c", WORKER, str(party), "worker"], env=environment)
     try:
         wait_for(holds(party, "worker"))
         os.kill(worker.pid, signal.SIGSTOP)
-        wait_for(lambda: is_stopped(worker.pid))
+        wait_for(lambda: is_paused(worker.pid))
         with (
             pytest.raises(FedDigError, match=f"process {worker.pid} is at work here but paused") as said,
-            hold(party),
+            party_lock(party),
         ):
             pass
         assert f"kill -CONT {worker.pid}" in str(said.value)
         assert worker.poll() is None
-        assert running(party, "child-of-worker"), "nor is what it started"
+        assert running(party, "child-of-worker"), "and so is what it started"
         os.kill(worker.pid, signal.SIGCONT)
         with (
             pytest.raises(
                 FedDigError, match=f"another process is at work here, process {worker.pid}; end it"
             ),
-            hold(party),
+            party_lock(party),
         ):
             pass
     finally:
@@ -218,18 +224,21 @@ def test_a_paused_holder_that_somebody_started_by_hand_is_left_alone_and_named(
         worker.wait(20)
 
 
-def test_a_number_that_is_now_somebody_elses_is_not_taken_for_the_holder(
+def test_a_reused_process_number_is_not_taken_for_the_holder(
     party: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(holding, "LOCK_SECONDS", 0.5)
+    monkeypatch.setattr(lock, "LOCK_SECONDS", 0.5)
     stranger = subprocess.Popen(SLEEPER)
     try:
         wait_for(lambda: identity(stranger.pid))
-        assert lives(identity(stranger.pid))
-        assert not lives(f"{stranger.pid}@1")
-        with hold(party):
+        assert still_runs(identity(stranger.pid))
+        assert not still_runs(f"{stranger.pid}@1")
+        with party_lock(party):
             (party / "lock").write_text(f"{stranger.pid}@1\n", encoding="utf-8")
-            with pytest.raises(FedDigError, match="another process is at work here; end it"), hold(party):
+            with (
+                pytest.raises(FedDigError, match="another process is at work here; end it"),
+                party_lock(party),
+            ):
                 pass
         assert stranger.poll() is None
         assert 0 <= age(stranger.pid) < 60
@@ -237,4 +246,4 @@ def test_a_number_that_is_now_somebody_elses_is_not_taken_for_the_holder(
         stranger.kill()
         stranger.wait()
     assert identity(stranger.pid) == ""
-    assert not lives("nonsense")
+    assert not still_runs("nonsense")

@@ -1,6 +1,5 @@
-"""Replies taken in piece by piece: none takes more memory or time than it may, and no broken one ends the moderator."""
+"""Replies are read piece by piece: none takes more memory or time than it may, and no broken one ends the moderator."""
 
-import sys
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -34,8 +33,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.superlink.grid import HttpGrid
 
 from feddig.errors import FedDigError
-from feddig.federation.flower_1_41.intake import CHUNK, NOTE, Answer, MeasuredIntake, open_intake
-from feddig.federation.processes import host as hosting
+from feddig.federation.flower_1_41.replies import CHUNK, NOTE, Answer, MeasuringReader, open_reader
 
 pytestmark = pytest.mark.flower
 
@@ -44,14 +42,14 @@ UPDATE = np.linspace(-1, 1, 900, dtype=np.float32)
 
 
 class Untouched(httpx.SyncByteStream):
-    """A body that nobody may begin to read."""
+    """A body that must not be read."""
 
     def __iter__(self) -> Iterator[bytes]:
         raise AssertionError("it was read")
 
 
 class Link:
-    """The SuperLink as far as replies are concerned, at the other end of Flower's own HTTP client."""
+    """The part of a SuperLink that hands out replies, behind Flower's own HTTP client."""
 
     def __init__(self) -> None:
         self.announced: dict[str, Any] = {}
@@ -59,12 +57,12 @@ class Link:
         self.held_back: set[str] = set()
         """Objects that are announced but not there yet."""
         self.lengths: dict[str, int] = {}
-        """What a response says of its length, where its body must not be read."""
+        """The length that a response states, if its body must not be read."""
         self.confirmed: list[str] = []
         self.pulled: list[str] = []
 
     def reply(self, name: str, message: Message) -> str:
-        """Have a reply to a message; give the reply's own name."""
+        """Hold a reply to a message; return the reply's own name."""
         message.metadata.__dict__["_reply_to_message_id"] = name
         message.metadata.__dict__["_message_id"] = message.object_id
         parts = get_all_nested_objects(message)
@@ -116,10 +114,10 @@ def link() -> Link:
 
 
 @pytest.fixture
-def intake(link: Link) -> MeasuredIntake:
-    made = open_intake(grid_over(link))
+def reader(link: Link) -> MeasuringReader:
+    made = open_reader(grid_over(link))
     link.pulled.clear()
-    assert isinstance(made, MeasuredIntake)
+    assert isinstance(made, MeasuringReader)
     return made
 
 
@@ -135,72 +133,72 @@ def with_update(values: Any) -> Message:
     return message(RecordDict({"model": ArrayRecord({"update": Array(values)})}))
 
 
-def pull(intake: MeasuredIntake, name: str = "asked", largest: int | None = LARGEST) -> list[Answer]:
-    return intake.pull({name: largest}, time.monotonic() + 60)
+def pull(reader: MeasuringReader, name: str = "asked", largest: int | None = LARGEST) -> list[Answer]:
+    return reader.pull({name: largest}, time.monotonic() + 60)
 
 
-def fault_of(intake: MeasuredIntake) -> str:
-    (answer,) = pull(intake)
+def fault_of(reader: MeasuringReader) -> str:
+    (answer,) = pull(reader)
     assert answer.content is None
     return answer.fault
 
 
-def test_a_reply_comes_in_as_it_was_sent_and_is_let_go_of(link: Link, intake: MeasuredIntake) -> None:
+def test_a_reply_is_read_as_it_was_sent_and_then_deleted(link: Link, reader: MeasuringReader) -> None:
     own_name = link.reply("asked", with_update(UPDATE))
-    (answer,) = pull(intake)
+    (answer,) = pull(reader)
     assert (answer.name, answer.fault) == ("asked", "")
     assert answer.content is not None
     assert np.array_equal(answer.content.array_records["model"]["update"].numpy(), UPDATE)
     assert link.confirmed == [own_name]
-    assert pull(intake) == []
+    assert pull(reader) == []
 
 
-def test_so_does_one_of_several_chunks(link: Link, intake: MeasuredIntake) -> None:
+def test_a_reply_of_several_chunks_is_read_as_it_was_sent(link: Link, reader: MeasuringReader) -> None:
     values = np.random.default_rng(0).random(CHUNK // 8 + 5)
     link.reply("asked", with_update(values))
-    (answer,) = pull(intake, largest=CHUNK + 1000)
+    (answer,) = pull(reader, largest=CHUNK + 1000)
     assert answer.content is not None
     assert np.array_equal(answer.content.array_records["model"]["update"].numpy(), values)
 
 
 def test_a_reply_of_too_many_pieces_is_refused_before_one_is_pulled(
-    link: Link, intake: MeasuredIntake, monkeypatch: pytest.MonkeyPatch
+    link: Link, reader: MeasuringReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flowers_array, "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", 64)
     own_name = link.reply("asked", with_update(UPDATE))
-    assert "its reply is refused: it comes in 63 pieces" in fault_of(intake)
+    assert "its reply is refused: it comes in 63 pieces" in fault_of(reader)
     assert link.pulled == []
     assert link.confirmed == [own_name], "the SuperLink may throw it away"
 
 
 def test_a_reply_of_too_many_bytes_is_refused(
-    link: Link, intake: MeasuredIntake, monkeypatch: pytest.MonkeyPatch
+    link: Link, reader: MeasuringReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flowers_array, "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", 40_000)
     link.reply("asked", with_update(np.arange(50_000.0)))
-    assert "its reply is refused: it has more than 4,000 bytes" in fault_of(intake)
+    assert "its reply is refused: it has more than 4,000 bytes" in fault_of(reader)
     assert len(link.pulled) == 2, "the rest of it was left where it is"
 
 
-def test_a_piece_that_is_too_long_is_not_read(link: Link, intake: MeasuredIntake) -> None:
+def test_a_piece_that_is_too_long_is_not_read(link: Link, reader: MeasuringReader) -> None:
     link.reply("asked", with_update(UPDATE))
     link.lengths = dict.fromkeys(link.objects, 600_000_000)
-    assert "600,000,000 bytes come at once" in fault_of(intake)
+    assert "600,000,000 bytes come at once" in fault_of(reader)
     assert len(link.pulled) == 1
 
 
 def test_an_array_that_names_one_chunk_many_times_is_not_unfolded(
-    link: Link, intake: MeasuredIntake, monkeypatch: pytest.MonkeyPatch
+    link: Link, reader: MeasuringReader, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(flowers_array, "FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE", 4096)
     link.reply("asked", with_update(np.zeros(10**6)))
     assert sum(map(len, link.objects.values())) < 3 * NOTE
-    assert "its arrays unfold to 8," in fault_of(intake)
+    assert "its arrays unfold to 8," in fault_of(reader)
 
 
-def test_what_is_not_an_array_is_small(link: Link, intake: MeasuredIntake) -> None:
+def test_a_large_piece_that_is_no_array_is_refused(link: Link, reader: MeasuringReader) -> None:
     link.reply("asked", message(RecordDict({"digest": ConfigRecord({"file": bytes(10**6)})})))
-    (answer,) = pull(intake, largest=10**7)
+    (answer,) = pull(reader, largest=10**7)
     assert "bytes in a piece that belongs to no array" in answer.fault
 
 
@@ -213,77 +211,79 @@ def broken(link: Link, kind: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", [b"Message", b"RecordDict", b"ArrayRecord", b"Array ", b"ArrayChunk"])
-def test_what_cannot_be_put_together_is_refused(link: Link, intake: MeasuredIntake, kind: bytes) -> None:
+def test_a_reply_that_cannot_be_put_together_is_refused(
+    link: Link, reader: MeasuringReader, kind: bytes
+) -> None:
     link.reply("asked", with_update(UPDATE))
     broken(link, kind)
-    assert "its reply is refused: it cannot be put together" in fault_of(intake)
+    assert "its reply is refused: it cannot be put together" in fault_of(reader)
 
 
-def test_a_reply_without_content_is_refused(link: Link, intake: MeasuredIntake) -> None:
+def test_a_reply_without_content_is_refused(link: Link, reader: MeasuringReader) -> None:
     hidden = message(error=Error(0, "hidden"))
     link.reply("asked", hidden)
     link.announced["asked"][0].ClearField("error")
-    assert "it has no content" in fault_of(intake)
+    assert "it has no content" in fault_of(reader)
 
 
-def test_nobody_waits_for_what_is_announced_and_does_not_come(link: Link, intake: MeasuredIntake) -> None:
+def test_a_reply_that_does_not_come_delays_no_other(link: Link, reader: MeasuringReader) -> None:
     link.reply("slow", with_update(UPDATE))
     link.held_back = set(link.objects)
     link.reply("asked", with_update(UPDATE + 1))
     limits = dict.fromkeys(("slow", "asked"), LARGEST)
-    assert [answer.name for answer in intake.pull(limits, time.monotonic() + 60)] == ["asked"]
-    assert pull(intake, "slow") == []
+    assert [answer.name for answer in reader.pull(limits, time.monotonic() + 60)] == ["asked"]
+    assert pull(reader, "slow") == []
     link.held_back.clear()
-    (answer,) = pull(intake, "slow")
+    (answer,) = pull(reader, "slow")
     assert answer.content is not None
 
 
-def test_time_that_is_up_is_up(link: Link, intake: MeasuredIntake) -> None:
+def test_nothing_is_pulled_after_the_deadline(link: Link, reader: MeasuringReader) -> None:
     link.reply("asked", with_update(UPDATE))
-    assert intake.pull({"asked": LARGEST}, time.monotonic()) == []
+    assert reader.pull({"asked": LARGEST}, time.monotonic()) == []
     assert link.pulled == []
-    (answer,) = pull(intake, largest=None)
+    (answer,) = pull(reader, largest=None)
     assert answer == Answer("asked", fault="it was not whole in time")
 
 
-def test_of_a_late_reply_nothing_is_pulled(link: Link, intake: MeasuredIntake) -> None:
+def test_no_piece_of_a_late_reply_is_pulled(link: Link, reader: MeasuringReader) -> None:
     own_name = link.reply("asked", with_update(UPDATE))
-    assert pull(intake, largest=None) == [Answer("asked")]
+    assert pull(reader, largest=None) == [Answer("asked")]
     assert link.pulled == []
     assert link.confirmed == [own_name]
 
 
-def test_a_reply_of_which_a_part_is_gone_is_refused(link: Link, intake: MeasuredIntake) -> None:
+def test_a_reply_with_a_missing_piece_is_refused(link: Link, reader: MeasuringReader) -> None:
     link.reply("asked", with_update(UPDATE))
     link.objects.popitem()
-    assert "no more of it will come" in fault_of(intake)
+    assert "no more of it will come" in fault_of(reader)
 
 
 @pytest.mark.parametrize("code", [ErrorCode.CLIENT_APP_RAISED_EXCEPTION, ErrorCode.MESSAGE_UNAVAILABLE])
-def test_an_error_is_told_in_one_line(link: Link, intake: MeasuredIntake, code: int) -> None:
+def test_an_error_is_one_line(link: Link, reader: MeasuringReader, code: int) -> None:
     link.reply("asked", message(error=Error(code, "it\nfailed" + "x" * 10**4)))
-    (answer,) = pull(intake)
+    (answer,) = pull(reader)
     assert answer.fault.startswith("it failedxxx")
     assert len(answer.fault) == 300
     assert answer.expired == (code == ErrorCode.MESSAGE_UNAVAILABLE)
 
 
 def test_announcements_that_are_too_long_are_not_read(
-    link: Link, intake: MeasuredIntake, caplog: pytest.LogCaptureFixture
+    link: Link, reader: MeasuringReader, caplog: pytest.LogCaptureFixture
 ) -> None:
     link.reply("asked", message(error=Error(0, "x" * 10**6)))
-    assert pull(intake) == []
+    assert pull(reader) == []
     assert "what came from 1 silos is refused" in caplog.text
 
 
-# --- a Flower that changes
+# --- if Flower changes
 
 
 def test_a_grid_without_its_client_is_refused(link: Link) -> None:
     grid = grid_over(link)
     grid._client._client = object()  # type: ignore[assignment, union-attr]
     with pytest.raises(FedDigError, match=r"flwr .* cannot be used: its grid has no HTTP client.*install"):
-        open_intake(grid)
+        open_reader(grid)
 
 
 def test_a_client_that_reads_before_it_can_be_measured_is_refused(link: Link) -> None:
@@ -296,17 +296,7 @@ def test_a_client_that_reads_before_it_can_be_measured_is_refused(link: Link) ->
     grid = grid_over(link)
     grid._client._client = Eager()  # type: ignore[union-attr]
     with pytest.raises(FedDigError, match="read before they can be measured; install"):
-        open_intake(grid)
-
-
-def test_a_flower_without_what_is_needed_is_refused_before_anything_is_started(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    hosting.check_flower()
-    monkeypatch.delitem(sys.modules, "feddig.federation.flower_1_41.intake")
-    monkeypatch.delattr("flwr.superlink.grid.HttpGrid")
-    with pytest.raises(FedDigError, match=r"flwr .* cannot be used: .*HttpGrid.*; install a release"):
-        hosting.check_flower()
+        open_reader(grid)
 
 
 def test_a_new_kind_of_grid_is_refused() -> None:
@@ -315,11 +305,11 @@ def test_a_new_kind_of_grid_is_refused() -> None:
 
     TelepathicGrid.__abstractmethods__ = frozenset()  # type: ignore[misc]
     with pytest.raises(FedDigError, match="replies come through TelepathicGrid; install"):
-        open_intake(TelepathicGrid())  # type: ignore[abstract]
+        open_reader(TelepathicGrid())  # type: ignore[abstract]
 
 
-def test_a_client_that_was_replaced_is_measured_too(link: Link, intake: MeasuredIntake) -> None:
-    intake._grid._client = grid_over(link)._client
+def test_a_client_that_was_replaced_is_measured_too(link: Link, reader: MeasuringReader) -> None:
+    reader._grid._client = grid_over(link)._client
     link.reply("asked", with_update(UPDATE))
     link.lengths = dict.fromkeys(link.objects, 600_000_000)
-    assert "come at once" in fault_of(intake)
+    assert "come at once" in fault_of(reader)

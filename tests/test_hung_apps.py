@@ -1,4 +1,4 @@
-"""Real processes in place of a silo's apps: one that hangs is ended, also when it hears nothing any more."""
+"""Real processes in place of a silo's apps: one that hangs is ended, also when it reacts to no signal."""
 
 import os
 import signal
@@ -12,8 +12,15 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-from feddig.federation.processes.processes import MARK, end, is_stopped, running, start, surroundings
-from feddig.federation.processes.watchdog import APP, Watchdog
+from feddig.federation.processes.processes import (
+    PARTY_VARIABLE,
+    end,
+    is_paused,
+    party_environment,
+    running,
+    start,
+)
+from feddig.federation.processes.supervisor import APP, Watchdog
 
 pytestmark = [
     pytest.mark.flower,
@@ -37,15 +44,15 @@ def test_an_app_that_hangs_is_ended_and_nothing_else_is(
     party: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     watchdog = Watchdog(party, LONGEST)
-    environment = surroundings(party, party)
+    environment = party_environment(party, party)
     hung, node = (
         start(sleeper(name), party / "log", environment)
         for name in (APP, "feddig.federation.flower_1_41.supernode")
     )
-    others = subprocess.Popen(sleeper(APP), env={**os.environ, MARK: str(party)})
-    # from then on it hears no polite signal, and no alarm of its own
+    others = subprocess.Popen(sleeper(APP), env={**os.environ, PARTY_VARIABLE: str(party)})
+    # a paused process reacts to no signal but SIGKILL
     os.kill(hung.pid, signal.SIGSTOP)
-    while not is_stopped(hung.pid):
+    while not is_paused(hung.pid):
         time.sleep(0.05)
     watchdog.look()
     assert hung.poll() is None, "it may still answer"
