@@ -48,7 +48,7 @@ from feddig.federation.flower_1_41.local_app import SILO_PROGRAM, write_programs
 from feddig.federation.processes.processes import running
 from feddig.files import write_atomically
 from feddig.privacy.ledger import Ledger
-from feddig.report.figures import AWAY, COLOURS, HERE
+from feddig.report.pictures import AWAY, COLOURS, HERE
 from feddig.runs.run import run
 
 KINDS = ("kill", "stop", "hang", "restart", "bad reply")

@@ -20,7 +20,7 @@ from first_results import experiment_of
 
 from feddig.experiment.toml import demo_experiment
 from feddig.files import write_atomically
-from feddig.report.read_run import read_result
+from feddig.report.read_run import read_rounds
 from feddig.runs.run import run
 
 SHARES = (1.0, 0.5, 0.25, 0.1, 0.05)
@@ -82,7 +82,7 @@ def row_of(seed: int, share: float, budget: int, out: Path, summary: dict[str, A
         "absence_mean": summary["accuracy"]["absence_mean"],
         "seconds_joint": statistics.median(joint),
         "device": summary["device"],
-        "curve": [round(value, 2) for value in read_result(out).accuracies],
+        "curve": [round(value, 2) for value in read_rounds(out).accuracies],
     }
 
 

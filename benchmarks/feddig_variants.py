@@ -29,8 +29,8 @@ from feddig.experiment.experiment import Experiment
 from feddig.files import write_atomically
 from feddig.models.classifier import Classifier, build_classifier, size_matched_raw
 from feddig.models.guidance import build_guidance
-from feddig.report.figures import COLOURS
-from feddig.report.read_run import read_result
+from feddig.report.pictures import COLOURS
+from feddig.report.read_run import read_rounds
 from feddig.runs.run import run
 from feddig.seeds import derive
 
@@ -199,7 +199,7 @@ def main() -> None:
             {
                 "variant": name,
                 **{key: summary[key] for key in ("algorithm", "accuracy", "precision", "device", "versions")},
-                "curve": [round(value, 2) for value in read_result(out).accuracies],
+                "curve": [round(value, 2) for value in read_rounds(out).accuracies],
             }
         )
         print(

@@ -18,8 +18,8 @@ from feddig.errors import FedDigError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.toml import experiment_from_table
 from feddig.files import write_atomically
-from feddig.report.figures import draw_curves
-from feddig.report.read_run import read_result
+from feddig.report.pictures import draw_curves
+from feddig.report.read_run import read_rounds
 from feddig.runs.compare import Cell, grid, run_grid
 
 CONTROLS = (
@@ -75,7 +75,7 @@ def main() -> None:
         name = settled.algorithm.name + (", nobody absent" if settled.absence.scenario == "none" else "")
         if outcome.summary is None:
             raise FedDigError(f"{name}: {outcome.failure}")
-        result = read_result(outcome.cell.path)
+        result = read_rounds(outcome.cell.path)
         drawn += [result] if settled.absence.scenario == "sequential" else []
         kept = ("accuracy", "data", "device", "precision", "seconds_per_round", "versions")
         runs[name] = {key: outcome.summary[key] for key in kept}

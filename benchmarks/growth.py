@@ -35,7 +35,7 @@ def measure(federation: Federation, repeats: int) -> dict[str, Any]:
     row: dict[str, Any] = {"seconds": statistics.median(seconds), "least": min(seconds), "most": max(seconds)}
     with tempfile.TemporaryDirectory() as place:
         folder = ResultsFolder(Path(place) / "run")
-        folder.claim()
+        folder.create()
         times = []
         for _ in range(3):
             started = time.perf_counter()

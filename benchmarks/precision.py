@@ -14,7 +14,7 @@ from typing import Any
 from first_results import experiment_of
 
 from feddig.files import write_atomically
-from feddig.report.read_run import read_result
+from feddig.report.read_run import read_rounds
 from feddig.runs.run import run
 
 PRECISIONS = ("fp32", "tf32", "bf16")
@@ -46,7 +46,7 @@ def main() -> None:
             )
             out = options.work / f"{options.algorithm}-{precision}-{seed}"
             summary = run(experiment, out)
-            curve = read_result(out).accuracies
+            curve = read_rounds(out).accuracies
             row = {
                 "seed": seed,
                 "precision": precision,

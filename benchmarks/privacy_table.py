@@ -28,7 +28,7 @@ from feddig.errors import DataError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.toml import experiment_from_table
 from feddig.files import write_atomically
-from feddig.report.read_run import read_result
+from feddig.report.read_run import read_rounds
 from feddig.runs.results_folder import ResultsFolder
 from feddig.runs.run import resume, run
 
@@ -168,7 +168,7 @@ def run_cell(cell: Cell, options: argparse.Namespace) -> dict[str, Any]:
         "samples": sum(digest.samples for digest in digests),
         "left_out": sum(int(str(digest.facts["left_out"])) for digest in digests),
         "noise_deviation": digests[0].facts.get("noise_deviation", 0.0),
-        "curve": [round(value, 2) for value in read_result(folder.path).accuracies],
+        "curve": [round(value, 2) for value in read_rounds(folder.path).accuracies],
         "seconds": round(time.perf_counter() - started, 1),
     }
 

@@ -20,7 +20,7 @@ from first_results import experiment_of
 
 from feddig.errors import FedDigError
 from feddig.files import write_atomically
-from feddig.report.read_run import read_result
+from feddig.report.read_run import read_rounds
 from feddig.runs.compare import grid, run_grid
 
 
@@ -90,7 +90,7 @@ def row_of(case: str, path: Path, summary: dict[str, Any]) -> dict[str, Any]:
         "precision": summary["precision"],
         "device": summary["device"],
         "versions": summary["versions"],
-        "curve": [round(value, 2) for value in read_result(path).accuracies],
+        "curve": [round(value, 2) for value in read_rounds(path).accuracies],
     }
 
 

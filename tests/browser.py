@@ -1,4 +1,4 @@
-"""A real headless Chromium for tests, driven over its DevTools pipe: no driver, no library, no port."""
+"""Drive a headless Chromium over its DevTools pipe, without a driver or a port, and read charts that it has drawn."""
 
 import json
 import os
@@ -17,32 +17,34 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
     "--disable-extensions", "--hide-scrollbars", "--force-color-profile=srgb", "--remote-debugging-pipe",
 )  # fmt: skip
-PATIENCE = 60.0
-"""Seconds that an answer may take: a busy machine starts a browser slowly."""
+TIMEOUT_SECONDS = 60.0
+"""For one answer: a busy machine starts a browser slowly."""
+ACCURACY = 'figure[data-chart="accuracy"]'
+VALIDATION = 'figure[data-chart="validation"]'
 
 
 def find_chromium() -> str | None:
-    """Find the browser; the variable CHROMIUM may name it."""
+    """Return the path of Chromium; the variable CHROMIUM may name it."""
     names = (os.environ.get("CHROMIUM", ""), "chromium", "chromium-browser", "google-chrome")
     return next((found for name in names if name and (found := shutil.which(name))), None)
 
 
 class Browser:
-    """A browser with one tab; it ends with its block."""
+    """A browser with one tab; it is closed at the end of its with block."""
 
     def __init__(self, program: str, profile: Path) -> None:
         commands, self._to = os.pipe()
         self._from, answers = os.pipe()
 
-        def hand_over() -> None:
-            # DevTools reads from 3 and writes to 4; the copies are made first, lest one overwrite the other
+        def set_up_pipes() -> None:
+            # DevTools reads from 3 and writes to 4; copies first, because 3 or 4 may be one of the two
             commands_copy, answers_copy = os.dup(commands), os.dup(answers)
             os.dup2(commands_copy, 3)
             os.dup2(answers_copy, 4)
 
         self._process = subprocess.Popen(
             [program, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
-            preexec_fn=hand_over,
+            preexec_fn=set_up_pipes,
             pass_fds=(3, 4),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
@@ -52,9 +54,9 @@ class Browser:
         os.close(answers)
         self._number, self._buffer, self._session = 0, b"", None
         self.requests: list[str] = []
-        """Addresses that the page asked for."""
-        self.complaints: list[str] = []
-        """What stood in the console as an error, and exceptions."""
+        """URLs that the page requested."""
+        self.errors: list[str] = []
+        """Errors and warnings in the console, and exceptions."""
         targets = self.call("Target.getTargets")["targetInfos"]
         page = next(each["targetId"] for each in targets if each["type"] == "page")
         self._session = self.call("Target.attachToTarget", targetId=page, flatten=True)["sessionId"]
@@ -78,7 +80,7 @@ class Browser:
         os.close(self._from)
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Give a DevTools command and wait for its answer."""
+        """Send a DevTools command and return its answer."""
         self._number += 1
         message: dict[str, Any] = {"id": self._number, "method": method, "params": parameters}
         if self._session and not method.startswith(("Target.", "Browser.")):
@@ -91,14 +93,14 @@ class Browser:
         return result
 
     def _wait(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_SECONDS
         while time.monotonic() < until:
             if b"\0" not in self._buffer:
                 ready, _, _ = select.select([self._from], [], [], 1.0)
                 if ready:
                     chunk = os.read(self._from, 1 << 20)
                     if not chunk:
-                        raise AssertionError("Chromium ended by itself")
+                        raise AssertionError("Chromium exited")
                     self._buffer += chunk
                 continue
             line, _, self._buffer = self._buffer.partition(b"\0")
@@ -113,30 +115,33 @@ class Browser:
         if method == "Network.requestWillBeSent":
             self.requests.append(parameters["request"]["url"])
         elif method == "Runtime.exceptionThrown":
-            self.complaints.append(json.dumps(parameters["exceptionDetails"]))
+            self.errors.append(json.dumps(parameters["exceptionDetails"]))
         elif method == "Runtime.consoleAPICalled" and parameters["type"] in ("error", "warning", "assert"):
-            self.complaints.append(json.dumps(parameters["args"]))
+            self.errors.append(json.dumps(parameters["args"]))
         elif method == "Log.entryAdded" and parameters["entry"]["level"] in ("error", "warning"):
-            self.complaints.append(json.dumps(parameters["entry"]))
+            self.errors.append(json.dumps(parameters["entry"]))
 
     def open(self, page: Path | str, *, width: int = 1100, height: int = 900, theme: str = "light") -> None:
-        """Load a page from disk, or from an address, in a window of this size."""
+        """Load a page from disk or a URL in a window of this size."""
         address = page if isinstance(page, str) else page.resolve().as_uri()
+        # leave the last page first: it may still send requests to a server that is closed
+        self.call("Page.navigate", url="about:blank")
+        self._wait(lambda found: found.get("method") == "Page.loadEventFired")
         self.requests.clear()
-        self.complaints.clear()
+        self.errors.clear()
         self.resize(width, height)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
         self.call("Page.navigate", url=address)
         self._wait(lambda found: found.get("method") == "Page.loadEventFired")
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + TIMEOUT_SECONDS
         wanted = f"complete,{address.partition(':')[0]}:"
-        while self.do("[document.readyState, location.protocol].join()") != wanted:
+        while self.evaluate("[document.readyState, location.protocol].join()") != wanted:
             assert time.monotonic() < until, f"{page} does not load"
             time.sleep(0.02)
         self.settle()
 
     def resize(self, width: int, height: int) -> None:
-        """Make the window this large."""
+        """Set the size of the window."""
         self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -146,11 +151,13 @@ class Browser:
         )
 
     def settle(self) -> None:
-        """Wait until what was changed is drawn."""
-        self.do("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+        """Wait until changes are drawn."""
+        self.evaluate(
+            "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))"
+        )
 
-    def do(self, script: str) -> Any:
-        """Evaluate an expression in the page and give its value."""
+    def evaluate(self, script: str) -> Any:
+        """Evaluate an expression in the page and return its value."""
         answer = self.call(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True, userGesture=True
         )
@@ -159,19 +166,19 @@ class Browser:
         return answer["result"].get("value")
 
     def text(self, selector: str) -> str:
-        """Give an element's text."""
-        return str(self.do(f"document.querySelector({json.dumps(selector)}).textContent"))
+        """Return the text of an element."""
+        return str(self.evaluate(f"document.querySelector({json.dumps(selector)}).textContent"))
 
     def click(self, selector: str) -> None:
-        """Click an element in its middle, with a real pointer."""
+        """Click on the middle of an element."""
         x, y = self.middle(selector)
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
         self.settle()
 
     def middle(self, selector: str) -> tuple[float, float]:
-        """Scroll to an element and give its middle."""
-        found = self.do(
+        """Scroll to an element and return its middle."""
+        found = self.evaluate(
             f"(() => {{ const it = document.querySelector({json.dumps(selector)});"
             " it.scrollIntoView({block: 'center'}); const box = it.getBoundingClientRect();"
             " return [box.x + box.width / 2, box.y + box.height / 2]; })()"
@@ -202,10 +209,32 @@ class Browser:
             )  # fmt: skip
         self.settle()
 
-    def screenshot(self, path: Path) -> None:
-        """Save what the window shows."""
-        path.write_bytes(b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
-
     def print(self) -> bytes:
         """Print the page to PDF."""
         return b64decode(self.call("Page.printToPDF", printBackground=True)["data"])
+
+
+def read_curves(browser: Browser, figure: str) -> dict[str, list[tuple[int, float]]]:
+    """Return the points of the drawn curves, converted by the scale that the drawing stores."""
+    found: list[dict[str, Any]] = browser.evaluate(
+        f"""[...document.querySelectorAll('{figure} svg path.curve')].map((path) => ({{
+            name: path.dataset.curve ?? path.dataset.silo, d: path.getAttribute("d"),
+            scale: {{...path.ownerSVGElement.dataset}}
+        }}))"""
+    )
+    curves = {}
+    for each in found:
+        scale = {name: float(value) for name, value in each["scale"].items()}
+        points = [
+            tuple(map(float, point.split("h")[0].split()))
+            for point in each["d"].replace("L", "M").split("M")[1:]
+        ]
+        rounds = int(scale["rounds"])
+        curves[each["name"]] = [
+            (
+                round((x - scale.get("left", 0)) / scale["width"] * max(rounds - 1, 1)),
+                scale["high"] - (y - scale.get("top", 0)) / scale["height"] * (scale["high"] - scale["low"]),
+            )
+            for x, y in points
+        ]
+    return curves

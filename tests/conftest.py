@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from browser import Browser, find_chromium
 from feddig import Dataset, Experiment, dataset_from_arrays
 from feddig.experiment.toml import experiment_from_table
 
@@ -62,3 +63,13 @@ def make_tiny_experiment(**sections: dict[str, object]) -> Experiment:
 @pytest.fixture
 def tiny_experiment() -> Callable[..., Experiment]:
     return make_tiny_experiment
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """Start Chromium once for all tests that use it."""
+    program = find_chromium()
+    if program is None:
+        pytest.skip("Chromium is not installed (Debian: apt-get install chromium)")
+    with Browser(program, tmp_path_factory.mktemp("profile")) as found:
+        yield found

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from safetensors import safe_open
 
-from feddig.runs.results_folder import TIMES
-
+TIMES = ("seconds", "seconds_silos", "seconds_recall", "seconds_joint", "seconds_preparing")
+"""The fields of a metrics row that differ between two runs of the same seed."""
 REPEATS = (
     "experiment.toml", "partition.csv", "availability.csv", "model.safetensors", "guidance.safetensors",
 )  # fmt: skip
@@ -25,7 +25,7 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def rows_without_times(folder: Path) -> list[dict[str, Any]]:
-    """Read metrics.jsonl less what a clock has a say in."""
+    """Read metrics.jsonl without its time fields."""
     return [{key: value for key, value in row.items() if key not in TIMES} for row in rows(folder)]
 
 

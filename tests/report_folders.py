@@ -1,4 +1,4 @@
-"""Results folders written by hand, whose every number is known."""
+"""Write results folders by hand, in which every number is known."""
 
 import json
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def write_folder(
     finished: bool = True,
     measures: dict[str, float | None] | None = None,
 ) -> Path:
-    """Write a run; `present` is a word of 0 and 1 for each silo. FedDig recalls whoever is away."""
+    """Write a run; `present` has a string of 0 and 1 for each silo. FedDig recalls all silos that are away."""
     folder.mkdir(parents=True)
     silos, rounds = len(present), len(accuracies)
     (folder / "experiment.toml").write_text(
@@ -33,15 +33,15 @@ def write_folder(
         encoding="utf-8",
     )
     head = ",".join(["silo", *map(str, range(rounds))])
-    table = [",".join([str(silo), *word]) for silo, word in enumerate(present)]
+    table = [",".join([str(silo), *row]) for silo, row in enumerate(present)]
     (folder / "availability.csv").write_text(
         "\n".join(["# feddig availability, format_version 1", head, *table]) + "\n", encoding="utf-8"
     )
     recalls = algorithm.startswith("feddig")
     rows = []
     for round, accuracy in enumerate(accuracies):
-        here = [silo for silo, word in enumerate(present) if word[round] == "1"]
-        away = [silo for silo, word in enumerate(present) if word[round] == "0" and "1" in word[:round]]
+        here = [silo for silo, row in enumerate(present) if row[round] == "1"]
+        away = [silo for silo, row in enumerate(present) if row[round] == "0" and "1" in row[:round]]
         rows.append(
             {
                 "format_version": 1,
@@ -81,7 +81,7 @@ def write_folder(
 
 
 def write_grid(folder: Path, seeds: int = 2) -> Path:
-    """Write a comparison: FedDig, FedAvg and frozen, whose curves are straight lines."""
+    """Write a comparison of FedDig, FedAvg and frozen, whose curves are straight lines."""
     present = ["1100000000", "1111100000", "1111111110"]
     for seed in range(seeds):
         for algorithm, start, step in (("feddig", 50, 2), ("fedavg", 52, -1), ("frozen", 51, 0)):

@@ -47,7 +47,7 @@ from feddig.models.encoder import encoder_hash, load_encoder
 from feddig.models.guidance import build_guidance
 from feddig.privacy.integer_noise import IntegerNoise
 from feddig.report.audit import audit_page
-from feddig.report.page import renew_page_above, write_report
+from feddig.report.page import rebuild_run_page, write_report
 from feddig.runs.build import learn_guidance
 from feddig.seeds import torch_stream
 from feddig.settings import DigestSettings, PrivacySettings
@@ -601,10 +601,10 @@ def test_a_runs_folder_keeps_its_own_page(tmp_path: Path, capsys: pytest.Capture
 def test_a_runs_page_is_made_anew_where_it_looks_for_audits(place: str, shown: bool, tmp_path: Path) -> None:
     run = write_folder(tmp_path / "run", [50.0, 60.0], ["11", "10"])
     write_known_audit(run / place)
-    assert renew_page_above(run / place) is None, "a run that goes on makes its page at its end"
+    assert rebuild_run_page(run / place) is None, "a run that goes on makes its page at its end"
     page, _ = write_report([run])
     page.write_text("old")
-    assert renew_page_above(run / place) == (page if shown else None)
+    assert rebuild_run_page(run / place) == (page if shown else None)
     assert ("Audit of silo" in page.read_text()) == shown
 
 

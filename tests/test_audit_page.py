@@ -1,20 +1,19 @@
-"""The page of an audit in a real browser: it is of the same kind as a run's, and names in it stay names."""
+"""The page of an audit: it is rebuilt from its folder, and in a real browser it works as a run's page does."""
 
 import csv
 import io
-import json
-from collections.abc import Iterator
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from browser import Browser, find_chromium
-from feddig.report.audit import draw_membership, draw_recovered, rebuild_page, write_audit
+from browser import Browser
+from feddig.report.audit import rebuild_audit_page, write_audit
 from feddig.report.page import write_report
+from feddig.report.pictures import draw_membership, draw_recovered
 
-CHROMIUM = find_chromium()
 HOSTILE = """</script><script>globalThis.hacked = 1</script><img src=x onerror="globalThis.hacked = 1">"'&"""
 COMMAND = "feddig audit --digests 'my file.safetensors' --members mine.toml --holdout images --out again"
 
@@ -23,16 +22,16 @@ def figure(name: str, value: Any, interval: list[float] | None, p_value: float |
     return {"name": name, "value": value, "interval": interval, "chance": 0.5, "p_value": p_value}
 
 
-def check(number: int, name: str, light: str, figures: list[dict[str, Any]]) -> dict[str, Any]:
+def check(number: int, name: str, rating: str, figures: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "number": number, "name": name, "title": f"Check of {name}", "light": light, "sentence": HOSTILE,
+        "number": number, "name": name, "title": f"Check of {name}", "light": rating, "sentence": HOSTILE,
         "beyond_chance": [each["name"] for each in figures[:1]], "figures": figures,
         "details": {"weights": [0.5, 0.5]}, "limits": {"linked_red": 0.05},
     }  # fmt: skip
 
 
 def write_known_audit(folder: Path) -> Path:
-    """Write an audit with a check of each light, and pictures; give its page."""
+    """Write an audit with a check of each rating, and pictures; return its page."""
     figures = [
         figure("linked", 0.9, [0.8, 0.95], 1e-9),
         figure("named", 0.55, [0.4, 0.7], 0.2),
@@ -56,82 +55,62 @@ def write_known_audit(folder: Path) -> Path:
     return write_audit(folder, report, pictures)
 
 
-def test_the_page_is_made_again_from_the_folder(tmp_path: Path) -> None:
-    page = write_known_audit(tmp_path / "audit")
-    before = page.read_text(encoding="utf-8")
-    assert before.count("data:image/png;base64,") == 2
-    page.unlink()
-    assert write_report([tmp_path / "audit"]) == (page, [])
-    assert page.read_text(encoding="utf-8") == before
-    (tmp_path / "audit" / "recovered.png").unlink()
-    text = rebuild_page(tmp_path / "audit", tmp_path / "other.html").read_text(encoding="utf-8")
-    assert text.count("data:image/png;base64,") == 1
-    assert "members’ own images" in before
-    assert "members’ own images" not in text, "it warns of pictures only where there are any"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("Chromium is not there (Debian: apt-get install chromium)")
-    with Browser(CHROMIUM, tmp_path_factory.mktemp("profile")) as found:
-        yield found
-
-
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_known_audit(tmp_path_factory.mktemp("audits") / "audit")
 
 
-@pytest.fixture
-def opened(browser: Browser, page: Path) -> Browser:
-    browser.open(page)
-    browser.do("localStorage.clear()")
-    browser.open(page)
-    return browser
+def test_the_page_is_rebuilt_from_the_folder(page: Path, tmp_path: Path) -> None:
+    written = page.read_text(encoding="utf-8")
+    assert written.count("data:image/png;base64,") == 2
+    assert "0.8 to 0.95" in written
+    assert "no epsilon covers this report" in written
+    assert "members’ own images" in written
+    folder = tmp_path / "audit"
+    shutil.copytree(page.parent, folder)
+    (folder / page.name).unlink()
+    assert write_report([folder]) == (folder / page.name, [])
+    assert (folder / page.name).read_text(encoding="utf-8") == written
+    (folder / "recovered.png").unlink()
+    text = rebuild_audit_page(folder, tmp_path / "other.html").read_text(encoding="utf-8")
+    assert text.count("data:image/png;base64,") == 1
+    assert "members’ own images" not in text, "the warning is shown only if there are such pictures"
 
 
 @pytest.mark.browser
-def test_it_loads_from_disk_and_no_name_becomes_markup(opened: Browser, page: Path) -> None:
-    assert [each for each in opened.requests if not each.startswith("data:")] == [page.resolve().as_uri()]
-    assert opened.complaints == []
-    assert opened.do("globalThis.hacked") is None
-    assert HOSTILE in opened.text(".eyebrow")
-    assert opened.text("h1") == "Red: 1 of 4 checks is red"
-    marks = opened.do("[...document.querySelectorAll('nav .light')].map((each) => each.textContent)")
+def test_it_opens_without_errors_and_no_name_becomes_markup(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    assert [each for each in browser.requests if not each.startswith("data:")] == [page.resolve().as_uri()]
+    assert browser.errors == []
+    assert browser.evaluate("globalThis.hacked") is None
+    assert HOSTILE in browser.text(".eyebrow")
+    assert browser.text("h1") == "Red: 1 of 4 checks is red"
+    marks = browser.evaluate("[...document.querySelectorAll('nav .rating')].map((each) => each.textContent)")
     assert marks == ["■ red", "▲ amber", "● green", "○ not run"]
 
 
+@pytest.mark.slow
 @pytest.mark.browser
-def test_its_tables_sort_and_are_copied_and_so_is_its_command(opened: Browser) -> None:
-    opened.do(
+def test_its_tables_and_its_command_can_be_copied(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.evaluate(
         "navigator.clipboard.writeText = (text) => { globalThis.caught = text; return Promise.resolve(); }"
     )
-    opened.click("[data-table=membership] th:nth-child(2) button")
-    opened.click("[data-table=membership] [data-copy=CSV]")
-    rows = list(csv.DictReader(io.StringIO(opened.do("globalThis.caught"))))
+    browser.click("[data-table=membership] th:nth-child(2) button")
+    browser.click("[data-table=membership] [data-copy=CSV]")
+    rows = list(csv.DictReader(io.StringIO(browser.evaluate("globalThis.caught"))))
     assert [(row["figure"], row["value"]) for row in rows] == [
         ("record epsilon", "Infinity"), ("linked", "0.9"), ("named", "0.55"),
     ]  # fmt: skip
-    opened.click(".command .copy")
-    assert opened.do("globalThis.caught") == COMMAND
+    browser.click(".command .copy")
+    assert browser.evaluate("globalThis.caught") == COMMAND
 
 
+@pytest.mark.slow
 @pytest.mark.browser
-def test_the_theme_can_be_switched_and_a_phone_is_wide_enough(opened: Browser, page: Path) -> None:
-    paper = "getComputedStyle(document.body).backgroundColor"
-    assert opened.do(paper) == "rgb(255, 255, 255)"
-    opened.click("#theme")
-    assert opened.do(paper) == "rgb(20, 23, 27)"
-    opened.do("localStorage.clear()")
-    opened.open(page, width=360, height=740)
-    assert opened.do("document.documentElement.scrollWidth") == 360
+def test_it_fits_a_phone(browser: Browser, page: Path) -> None:
+    browser.open(page, width=360, height=740)
+    assert browser.evaluate("document.documentElement.scrollWidth") == 360
     narrowest = "Math.min(...[...document.querySelectorAll('tbody th')].map((cell) => cell.clientWidth))"
-    assert opened.do(narrowest) > 60, "words of names are not broken into letters"
-    assert opened.complaints == []
-
-
-def test_what_is_shown_is_what_audit_json_says(page: Path) -> None:
-    report = json.loads((page.parent / "audit.json").read_text(encoding="utf-8"))
-    assert report["command"] == COMMAND
-    assert "0.8 to 0.95" in page.read_text(encoding="utf-8")
+    assert browser.evaluate(narrowest) > 60, "words of names are not broken into letters"
+    assert browser.errors == []

@@ -268,11 +268,11 @@ def test_a_folder_in_the_files_place_is_one_line(give: Give) -> None:
             ["--algorithms", "fedavg,fedvag"],
             "algorithm.name: unknown algorithm 'fedvag'; did you mean 'fedavg'?",
         ),
-        (["--algorithms", " , "], "--algorithms: names nothing"),
+        (["--algorithms", " , "], "--algorithms: give at least one name"),
         (["--scenarios", "nowhere"], "--scenarios: 'nowhere' is not known; "),
         (["--seeds", "0,one"], "--seeds: 'one' is not a whole number"),
         (["--seeds", "0,-1"], "--seeds: '-1' is not a whole number"),
-        (["--seeds", ""], "--seeds: names nothing"),
+        (["--seeds", ""], "--seeds: give at least one name"),
         (["--scenarios", "file"], 'absence.file: the scenario "file" needs a CSV'),
     ],
 )

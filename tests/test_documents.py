@@ -140,7 +140,9 @@ def test_every_object_that_the_symbols_name_exists() -> None:
         assert look_up(name) is not None, name
 
 
-@pytest.mark.parametrize("name", ["core.silo.Sillo", "core.messages.Reply.updates", "digest.digest.make_digest(featuress)"])
+@pytest.mark.parametrize(
+    "name", ["core.silo.Sillo", "core.messages.Reply.updates", "digest.digest.make_digest(featuress)"]
+)
 def test_an_object_that_does_not_exist_is_noticed(name: str) -> None:
     with pytest.raises((AttributeError, KeyError)):
         look_up(name)

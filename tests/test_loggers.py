@@ -1,4 +1,4 @@
-"""TensorBoard and MLflow: what they are told is what metrics.jsonl and summary.json say, read back by themselves."""
+"""TensorBoard and MLflow: their own readers find in them what metrics.jsonl and summary.json say."""
 
 import importlib.util
 import json
@@ -13,16 +13,18 @@ from typing import Any
 import pytest
 
 from conftest import draw_tiny_dataset, make_tiny_experiment
+from fake_log import FakeLog, use_fake_logs
 from feddig import resume, run
 from feddig.errors import FedDigError, SettingError
 from feddig.experiment.experiment import Experiment
 from feddig.runs.compare import grid, run_grid
-from feddig.runs.loggers import opening
-from feddig.runs.loggers.base import LAST, numbers_of, settings_of
+from feddig.runs.loggers import base
+from feddig.runs.loggers.base import LAST_NUMBER, numbers_of, open_logs, settings_of
 from feddig.runs.progress import Silent
-from notebook import Notebook, put_notebooks
 
-ROUNDS = 6
+ROUNDS = 4
+ROWS = [{"round": number} for number in range(ROUNDS)]
+SUMMARY = {"accuracy": {"final": 50.0}}
 
 
 def tiny(**logs: bool) -> Experiment:
@@ -34,10 +36,10 @@ def rows_in(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-# --- what a log is told
+# --- what a log gets
 
 
-def test_a_round_is_told_by_name_and_what_is_unknown_is_left_out() -> None:
+def test_a_round_is_logged_by_name_without_unknown_numbers() -> None:
     row = {
         "round": 3,
         "test_accuracy": 50.0,
@@ -57,102 +59,102 @@ def test_a_round_is_told_by_name_and_what_is_unknown_is_left_out() -> None:
         "silos/recalled": 1.0,
         "silos/present": 2.0,
     }
-    assert list(numbers_of(row))[-1] == LAST
+    assert list(numbers_of(row))[-1] == LAST_NUMBER
 
 
-def test_settings_are_told_as_they_are_spelled_in_toml() -> None:
-    told = settings_of(tiny())
-    assert (told["training.rounds"], told["algorithm.name"]) == (ROUNDS, "feddig")
-    assert told["data.split"] == "[0.8, 0.1, 0.1]"
-    assert "format_version" not in told
+def test_settings_are_logged_as_in_toml() -> None:
+    settings = settings_of(tiny())
+    assert (settings["training.rounds"], settings["algorithm.name"]) == (ROUNDS, "feddig")
+    assert settings["data.split"] == "[0.8, 0.1, 0.1]"
+    assert "format_version" not in settings
 
 
 # --- logs that fail, without any package
 
 
 @pytest.fixture
-def notebooks(monkeypatch: pytest.MonkeyPatch) -> list[Notebook]:
-    return put_notebooks(monkeypatch)
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[FakeLog]:
+    return use_fake_logs(monkeypatch)
 
 
-def test_a_run_tells_each_round_and_its_end(notebooks: list[Notebook], tmp_path: Path) -> None:
+def log_a_run(folder: Path) -> None:
+    """Log a run of four rounds, one of them done before, as the loop of a run does."""
+    with open_logs(tiny(tensorboard=True), folder, ROWS[:1]) as logs:
+        for row in ROWS[1:]:
+            logs.round(row)
+        logs.finish(SUMMARY)
+
+
+def test_a_run_logs_each_round_and_its_end(opened: list[FakeLog], tmp_path: Path) -> None:
     summary = run(tiny(tensorboard=True), tmp_path / "run", dataset=draw_tiny_dataset())
-    (book,) = notebooks
-    assert book.rounds == list(range(ROUNDS))
-    assert book.outcome is not None
-    assert book.outcome.summary == summary
-    assert book.ended == "finished"
+    (log,) = opened
+    assert log.rounds == list(range(ROUNDS))
+    assert log.finished_run is not None
+    assert log.finished_run.summary == summary
+    assert log.ended == "finished"
 
 
-def test_without_the_setting_nothing_is_opened(notebooks: list[Notebook], tmp_path: Path) -> None:
-    run(tiny(), tmp_path / "run", dataset=draw_tiny_dataset(), until=1)
-    assert notebooks == []
+def test_without_the_setting_nothing_is_opened(opened: list[FakeLog], tmp_path: Path) -> None:
+    with open_logs(tiny(), tmp_path, ROWS) as logs:
+        logs.finish(SUMMARY)
+    assert opened == []
 
 
-def test_a_log_that_breaks_down_is_said_once_and_never_ends_the_training(
-    notebooks: list[Notebook],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+def test_a_log_that_fails_is_reported_once_and_never_ends_the_training(
+    opened: list[FakeLog], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(self: Notebook, row: Mapping[str, Any]) -> None:
+    def fail(self: FakeLog, row: Mapping[str, Any]) -> None:
         raise ConnectionError("the server\nis gone")
 
-    monkeypatch.setattr(Notebook, "log_round", fail)
+    monkeypatch.setattr(FakeLog, "log_round", fail)
     with caplog.at_level(logging.INFO, "feddig"):
-        summary = run(tiny(tensorboard=True), tmp_path / "run", dataset=draw_tiny_dataset())
-    assert summary["rounds"] == ROUNDS
-    (said,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "not logged from round 0 on (ConnectionError: the server)" in said
-    assert notebooks[0].outcome is None
+        log_a_run(tmp_path)
+    (message,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "not logged from round 0 on (ConnectionError: the server)" in message
+    assert opened[0].finished_run is None
 
 
-def test_what_a_log_missed_is_told_at_the_end(
-    notebooks: list[Notebook], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_rounds_that_a_log_missed_are_logged_at_the_end(
+    opened: list[FakeLog], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell, calls = Notebook.log_round, []
+    log_round, calls = FakeLog.log_round, []
 
-    def once_gone(self: Notebook, row: Mapping[str, Any]) -> None:
+    def fail_once(self: FakeLog, row: Mapping[str, Any]) -> None:
         calls.append(row["round"])
-        if calls.count(2) == 1 and row["round"] == 2:
+        if calls == [0, 1]:
             raise ConnectionError("gone for a while")
-        tell(self, row)
+        log_round(self, row)
 
-    monkeypatch.setattr(Notebook, "log_round", once_gone)
-    run(tiny(tensorboard=True), tmp_path / "run", dataset=draw_tiny_dataset())
-    assert calls == [0, 1, 2, 2, 3, 4, 5], "it is left alone from round 2 to the end"
-    assert notebooks[0].rounds == list(range(ROUNDS))
-    assert notebooks[0].outcome is not None
-
-
-def test_a_paused_run_is_not_called_finished_and_an_interrupted_one_is(
-    notebooks: list[Notebook], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run(tiny(tensorboard=True), tmp_path / "run", dataset=draw_tiny_dataset(), until=2)
-    assert (notebooks[0].ended, notebooks[0].outcome) == ("paused", None)
-
-    def interrupt(self: Notebook, row: Mapping[str, Any]) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Notebook, "log_round", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        run(tiny(tensorboard=True), tmp_path / "other", dataset=draw_tiny_dataset())
-    assert notebooks[1].ended == "interrupted"
+    monkeypatch.setattr(FakeLog, "log_round", fail_once)
+    log_a_run(tmp_path)
+    assert calls == [0, 1, 1, 2, 3], "it is not tried again from round 1 to the end"
+    assert opened[0].rounds == list(range(ROUNDS))
+    assert opened[0].finished_run is not None
 
 
-def test_a_run_that_branched_off_another_tells_the_shared_rounds_too(
-    notebooks: list[Notebook], tmp_path: Path
+def test_a_log_is_closed_as_paused_interrupted_or_failed(opened: list[FakeLog], tmp_path: Path) -> None:
+    with open_logs(tiny(tensorboard=True), tmp_path, ROWS[:2]):
+        pass
+    assert (opened[0].ended, opened[0].finished_run) == ("paused", None)
+    for error, ended in ((KeyboardInterrupt(), "interrupted"), (ValueError(), "failed")):
+        with pytest.raises(type(error)), open_logs(tiny(tensorboard=True), tmp_path, ROWS[:2]):
+            raise error
+        assert opened[-1].ended == ended
+
+
+def test_a_run_that_branched_off_another_logs_the_shared_rounds_too(
+    opened: list[FakeLog], tmp_path: Path
 ) -> None:
     cells = grid(tiny(tensorboard=True), ["fedavg", "frozen"], ["forever"], [0], tmp_path)
     run_grid(cells, dataset=draw_tiny_dataset())
     for cell in cells:
-        told = [book for book in notebooks if book.folder == cell.path and book.ended == "finished"]
-        assert [book.rounds for book in told] == [list(range(ROUNDS))]
+        finished = [log for log in opened if log.folder == cell.path and log.ended == "finished"]
+        assert [log.rounds for log in finished] == [list(range(ROUNDS))]
     assert "branched" in (cells[1].path / "log.txt").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("setting", "extra"), [("tensorboard", "logging"), ("mlflow", "mlflow")])
-def test_a_missing_package_is_noticed_before_anything_is_written(
+def test_a_missing_package_is_an_error_before_anything_is_written(
     setting: str, extra: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -164,10 +166,10 @@ def test_a_missing_package_is_noticed_before_anything_is_written(
 def test_a_log_that_cannot_be_opened_ends_the_run_before_it_trains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(experiment: Experiment, folder: Path) -> Notebook:
+    def refuse(experiment: Experiment, folder: Path) -> FakeLog:
         raise OSError("no such server")
 
-    monkeypatch.setattr(opening, "KNOWN", {"tensorboard": (refuse, ["json"], "logging")})
+    monkeypatch.setattr(base, "LOGS", {"tensorboard": (refuse, "json", "logging")})
     with pytest.raises(FedDigError, match=r"cannot be opened \(OSError: no such server\).*--resume"):
         run(tiny(tensorboard=True), tmp_path / "run", dataset=draw_tiny_dataset())
     assert rows_in(tmp_path / "run") == []
@@ -220,30 +222,31 @@ def test_tensorboard_reads_a_whole_run(read_events: Callable[[Path], Any], tmp_p
     start = HParamsPluginData.FromString(
         events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
     )
-    told = start.session_start_info.hparams
-    assert told["training.rounds"].number_value == ROUNDS
-    assert told["algorithm.name"].string_value == "feddig"
+    parameters = start.session_start_info.hparams
+    assert parameters["training.rounds"].number_value == ROUNDS
+    assert parameters["algorithm.name"].string_value == "feddig"
 
 
-def test_a_resumed_run_goes_on_in_the_same_log_without_a_step_twice(
+def test_a_resumed_run_continues_its_log_without_a_step_twice(
     read_events: Callable[[Path], Any], tmp_path: Path
 ) -> None:
     from torch.utils.tensorboard import SummaryWriter
 
     folder = tmp_path / "run"
-    run(tiny(tensorboard=True), folder, dataset=draw_tiny_dataset(), until=3)
-    # a kill in the middle of writing: half of round 3 is there
+    run(tiny(tensorboard=True), folder, dataset=draw_tiny_dataset(), until=2)
+    # as after a kill: half of round 2 is written
     with SummaryWriter(folder / "tensorboard") as torn:
-        torn.add_scalar("test_accuracy", 99.0, 3)
+        torn.add_scalar("test_accuracy", 99.0, 2)
     resume(folder, dataset=draw_tiny_dataset())
     check_scalars(read_events(folder), rows_in(folder))
 
 
+@pytest.mark.slow
 def test_rounds_that_were_done_but_not_logged_are_logged_on_resuming(
     read_events: Callable[[Path], Any], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    run(tiny(tensorboard=True), folder, dataset=draw_tiny_dataset(), until=3)
+    run(tiny(tensorboard=True), folder, dataset=draw_tiny_dataset(), until=2)
     shutil.rmtree(folder / "tensorboard")
     resume(folder, dataset=draw_tiny_dataset())
     check_scalars(read_events(folder), rows_in(folder))
@@ -254,7 +257,7 @@ def test_rounds_that_were_done_but_not_logged_are_logged_on_resuming(
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """MLflow's database without anything in it, which takes seconds to make."""
+    """An empty database of MLflow, which takes seconds to create."""
     for package in ("mlflow", "sqlalchemy", "alembic"):
         pytest.importorskip(package, reason="needs the extra `mlflow`")
     os.environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
@@ -267,7 +270,7 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def read_mlflow(empty_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Give a client of the database in the working folder, which is where MLflow looks by itself."""
+    """Return a client of the database in the working folder, which MLflow uses by default."""
     from mlflow import MlflowClient
 
     monkeypatch.chdir(tmp_path)
@@ -275,7 +278,7 @@ def read_mlflow(empty_database: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.delenv(name)
     shutil.copy(empty_database, tmp_path / "mlflow.db")
     yield MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
-    # what the log set for this process
+    # variables that the log set for this process
     for name in [name for name in os.environ if name.startswith("MLFLOW_")]:
         del os.environ[name]
 
@@ -287,13 +290,14 @@ def only_run(client: Any, name: str = "feddig") -> Any:
 
 
 def check_metrics(client: Any, run_id: str, rows: list[dict[str, Any]]) -> None:
-    for name in ("test_accuracy", "validation_accuracy/silo_1", "losses/joint", "seconds", LAST):
+    for name in ("test_accuracy", "validation_accuracy/silo_1", "losses/joint", "seconds", LAST_NUMBER):
         found = [(each.step, each.value) for each in client.get_metric_history(run_id, name)]
         wanted = [(row["round"], numbers_of(row)[name]) for row in rows]
         assert sorted(found) == wanted, name
 
 
-@pytest.mark.filterwarnings("ignore")  # MLflow's own, of which there are several
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # of MLflow itself
 def test_mlflow_reads_a_whole_run(read_mlflow: Any, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     summary = run(tiny(mlflow=True), folder, dataset=draw_tiny_dataset())
@@ -311,12 +315,13 @@ def test_mlflow_reads_a_whole_run(read_mlflow: Any, tmp_path: Path) -> None:
     assert json.loads(Path(copy).read_text(encoding="utf-8")) == summary
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_resumed_run_goes_on_in_the_same_mlflow_run_from_any_folder(
+def test_a_resumed_run_continues_its_mlflow_run_from_any_folder(
     read_mlflow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run"
-    run(tiny(mlflow=True), folder, dataset=draw_tiny_dataset(), until=3)
+    run(tiny(mlflow=True), folder, dataset=draw_tiny_dataset(), until=2)
     assert only_run(read_mlflow).info.status == "RUNNING"
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
@@ -327,8 +332,9 @@ def test_a_resumed_run_goes_on_in_the_same_mlflow_run_from_any_folder(
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_mlflows_own_variables_say_where_and_under_which_name(
+def test_mlflows_variables_set_the_server_and_the_name(
     read_mlflow: Any, empty_database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient
@@ -342,6 +348,7 @@ def test_mlflows_own_variables_say_where_and_under_which_name(
     assert read_mlflow.get_experiment_by_name("absence") is None
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_server_that_does_not_answer_is_an_error_before_training(
     read_mlflow: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -353,21 +360,22 @@ def test_a_server_that_does_not_answer_is_an_error_before_training(
     assert rows_in(tmp_path / "run") == []
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_a_store_that_breaks_down_in_mid_run_is_said_once_and_the_run_ends_well(
+def test_a_database_that_fails_is_reported_once_and_the_run_finishes(
     read_mlflow: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Saboteur(Silent):
-        """Takes the table of metrics away after round 2."""
+    class DropTable(Silent):
+        """Drops the table of metrics after round 1."""
 
         def round(self, row: Mapping[str, Any]) -> None:
-            if row["round"] == 2:
+            if row["round"] == 1:
                 with sqlite3.connect(tmp_path / "mlflow.db") as database:
                     database.execute("DROP TABLE metrics")
 
     with caplog.at_level(logging.INFO, "feddig"):
-        summary = run(tiny(mlflow=True), tmp_path / "run", dataset=draw_tiny_dataset(), progress=Saboteur())
+        summary = run(tiny(mlflow=True), tmp_path / "run", dataset=draw_tiny_dataset(), progress=DropTable())
     assert summary["rounds"] == len(rows_in(tmp_path / "run")) == ROUNDS
-    said = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert len(said) == 1
-    assert said[0].startswith("MLflow: not logged from round 2 on (")
+    messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(messages) == 1
+    assert messages[0].startswith("MLflow: not logged from round 1 on (")

@@ -15,6 +15,7 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 from flwr.app import Error, RecordDict
 from safetensors.torch import load_file
 
+from fake_log import use_fake_logs
 from feddig import Dataset, Experiment, FedDigError, run
 from feddig.core import moderator
 from feddig.core.absence import read_absence
@@ -32,7 +33,7 @@ from feddig.federation.wire import (
     read_request,
 )
 from feddig.privacy.ledger import Ledger
-from feddig.report.read_run import read_result
+from feddig.report.read_run import read_rounds
 from federations import (
     SILENT,
     LocalGrid,
@@ -44,7 +45,6 @@ from federations import (
     write_message,
 )
 from folders import rows, rows_without_times, tensors
-from notebook import put_notebooks
 
 pytestmark = pytest.mark.flower
 
@@ -134,15 +134,15 @@ def test_what_really_happened_can_be_replayed_in_one_process(
 def test_the_moderator_logs_every_round_also_after_it_was_cut_off(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notebooks = put_notebooks(monkeypatch)
+    logs = use_fake_logs(monkeypatch)
     folder = make(logging={"tensorboard": True})
     moderate(folder, LocalGrid(folder, 3), until=2)
     summary = moderate(folder, LocalGrid(folder, 3))
-    first, second = notebooks
-    assert (first.rounds, first.ended, first.outcome) == ([0, 1], "paused", None)
+    first, second = logs
+    assert (first.rounds, first.ended, first.finished_run) == ([0, 1], "paused", None)
     assert (second.rounds, second.ended) == ([0, 1, 2, 3], "finished")
-    assert second.outcome is not None
-    assert second.outcome.summary == summary
+    assert second.finished_run is not None
+    assert second.finished_run.summary == summary
 
 
 # --- silos that fail
@@ -620,7 +620,7 @@ def test_without_a_test_set_accuracy_is_the_present_silos_validation_and_says_so
     assert found[3]["accuracy"] == pytest.approx(expected)
     assert summary["accuracy_of"] == status(folder)["accuracy_of"] == "validation"
     assert summary["accuracy"]["final"] == found[3]["accuracy"]
-    assert read_result(folder.moderator.run).accuracies == [row["accuracy"] for row in found]
+    assert read_rounds(folder.moderator.run).accuracies == [row["accuracy"] for row in found]
     assert (folder.moderator.run / "curves.png").exists()
 
 

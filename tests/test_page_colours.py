@@ -1,9 +1,9 @@
-"""The page's colours: read on their paper by anybody, and told apart with any kind of colour vision."""
+"""The page's colours: enough contrast to read, and different with any kind of colour vision."""
 
 import re
 from importlib.resources import files
 from itertools import combinations
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,18 +20,18 @@ THEMES = {
     "dark by choice": ':root[data-theme="dark"] {',
     "paper": ":root, :root:not(",
 }
-"""Where in the style sheet the colours of each begin."""
+"""Where the colours of each theme begin in the style sheet."""
 VISIONS = {
     "usual": np.eye(3),
     "without red": [[0.1523, 1.0526, -0.2049], [0.1145, 0.7863, 0.0992], [-0.0039, -0.0481, 1.0520]],
     "without green": [[0.3673, 0.8606, -0.2280], [0.2801, 0.6725, 0.0474], [-0.0118, 0.0429, 0.9689]],
     "without blue": [[1.2555, -0.0767, -0.1788], [-0.0784, 0.9308, 0.1476], [0.0047, 0.6914, 0.3039]],
 }
-"""What linear red, green and blue look like: Machado, Oliveira and Fernandes 2009, at full severity."""
+"""How linear red, green and blue are seen: Machado, Oliveira and Fernandes 2009, at full severity."""
 LIGHT = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 """From linear sRGB to CIE XYZ."""
 APART = 10.0
-"""Distance in CIELAB from which two lines are told apart at a glance; about 2 is the least that is seen at all."""
+"""Two lines at this distance in CIELAB are different at a glance; about 2 is the least that can be seen."""
 
 
 def colours(theme: str) -> dict[str, np.ndarray]:
@@ -47,13 +47,13 @@ def colours(theme: str) -> dict[str, np.ndarray]:
 
 
 def contrast(one: np.ndarray, other: np.ndarray) -> float:
-    """Give the contrast of two colours as the web's guidelines (WCAG 2) count it, from 1 to 21."""
+    """Return the contrast of two colours after WCAG 2, from 1 to 21."""
     dark, light = sorted(float(LIGHT[1] @ colour) for colour in (one, other))
     return (light + 0.05) / (dark + 0.05)
 
 
 def distance(one: np.ndarray, other: np.ndarray, vision: str) -> float:
-    """Give the distance of two colours in CIELAB to somebody who sees like this."""
+    """Return the distance of two colours in CIELAB for this kind of colour vision."""
     places = []
     for colour in (one, other):
         seen = LIGHT @ np.clip(np.asarray(VISIONS[vision]) @ colour, 0, 1) / LIGHT.sum(axis=1)
@@ -62,7 +62,7 @@ def distance(one: np.ndarray, other: np.ndarray, vision: str) -> float:
     return float(np.linalg.norm(places[0] - places[1]))
 
 
-def test_the_measures_know_black_from_white() -> None:
+def test_contrast_and_distance_of_known_colours() -> None:
     black, white, red = np.zeros(3), np.ones(3), np.array([1.0, 0, 0])
     assert contrast(black, white) == pytest.approx(21, abs=0.01)
     assert distance(black, white, "usual") == pytest.approx(100, abs=0.1)
@@ -72,7 +72,7 @@ def test_the_measures_know_black_from_white() -> None:
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_words_are_read_and_lines_are_seen(theme: str) -> None:
+def test_text_and_lines_have_enough_contrast(theme: str) -> None:
     found = colours(theme)
     for name in ("ink", "soft", "accent", "green", "amber", "red", "grey"):
         assert contrast(found[name], found["paper"]) >= 4.5, name
@@ -82,24 +82,31 @@ def test_words_are_read_and_lines_are_seen(theme: str) -> None:
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("vision", VISIONS)
-def test_who_is_here_is_told_from_who_is_away(vision: str, theme: str) -> None:
+def test_here_and_away_differ(vision: str, theme: str) -> None:
     found = colours(theme)
     assert distance(found["here"], found["away"], vision) > APART
     assert distance(found["recalled"], found["away"], vision) > APART
 
 
-@pytest.mark.parametrize("theme", THEMES)
-@pytest.mark.parametrize("vision", VISIONS)
-def test_any_two_of_ten_curves_differ_in_dashes_or_to_any_eye(
-    vision: str, theme: str, tmp_path: Path
-) -> None:
+@pytest.fixture(scope="module")
+def curves(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    """The curves of a chart with ten algorithms."""
+    folder = tmp_path_factory.mktemp("runs")
     bases = ("fedprox", "fednova", "feddyn", "adabest")
     for name in ("feddig", "fedavg", "frozen", *bases, *(f"feddig+{base}" for base in bases[:3])):
-        write_folder(tmp_path / name, [50.0], ["1"], algorithm=name)
-    (group,) = page_data(group_runs(read_runs([tmp_path])))["groups"]
-    found = colours(theme)
+        write_folder(folder / name, [50.0], ["1"], algorithm=name)
+    (group,) = page_data(group_runs(read_runs([folder])))["groups"]
     assert len(group["curves"]) == 10
-    for one, other in combinations(group["curves"], 2):
+    return list(group["curves"])
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("vision", VISIONS)
+def test_any_two_of_ten_curves_differ_in_dashes_or_colour(
+    vision: str, theme: str, curves: list[dict[str, Any]]
+) -> None:
+    found = colours(theme)
+    for one, other in combinations(curves, 2):
         pair = [found[f"c{curve['colour']}"] for curve in (one, other)]
-        is_apart = one["dash"] != other["dash"] or distance(*pair, vision) > APART
-        assert is_apart, f"{one['name']} and {other['name']}"
+        differs = one["dash"] != other["dash"] or distance(*pair, vision) > APART
+        assert differs, f"{one['name']} and {other['name']}"

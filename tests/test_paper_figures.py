@@ -1,7 +1,5 @@
-"""The paper's figures: what is drawn is what the results say, read back from the figure itself."""
+"""The paper's figures: values read back from the drawn figure are those of the results."""
 
-import subprocess
-import sys
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,20 +16,20 @@ from PIL import Image
 from feddig.cli import main
 from feddig.errors import FedDigError
 from feddig.files import write_tensors
-from feddig.report.guidance_pictures import ShownSamples
-from feddig.report.paper import kinds
-from feddig.report.paper.kinds import KINDS, draw
-from feddig.report.paper.look import FROZEN, USUAL, as_bytes, looks_of, save_figure
-from feddig.report.paper.noise import DRAWS, left_by_theory, left_in_samples, weights_from
+from feddig.report.paper import figures
+from feddig.report.paper.digests import DRAWS, mixing_weights, variance_in_samples, variance_in_theory
+from feddig.report.paper.figures import FIGURES, draw_figure
+from feddig.report.paper.style import FROZEN, PAPER_ALGORITHMS, choose_styles, save_figure
+from feddig.report.pictures import EncodedImages, to_bytes
 from feddig.report.read_run import Run, read_runs
-from feddig.report.repeating import spell_toml
+from feddig.report.run_settings import to_toml
 from report_folders import write_folder, write_grid
 
 LEAVING = ["1100", "1111"]
 
 
 def write_run(folder: Path, final: float, *, silos: int = 2, **facts: Any) -> Path:
-    """Write a run of four rounds that ends at `final`; `settings` are spelled as section.key."""
+    """Write a run of four rounds that ends at `final`; `settings` have keys such as data.skew."""
     settings = facts.pop("settings", {})
     write_folder(folder, [10.0, 40.0, 50.0, final], ["1100", "1111"] * (silos // 2), **facts)
     file = folder / "experiment.toml"
@@ -39,14 +37,14 @@ def write_run(folder: Path, final: float, *, silos: int = 2, **facts: Any) -> Pa
     for key, value in settings.items():
         section, name = key.split(".")
         table.setdefault(section, {})[name] = value
-    file.write_text(spell_toml(table), encoding="utf-8")
+    file.write_text(to_toml(table), encoding="utf-8")
     return folder
 
 
 def write_sweep(
     folder: Path, key: str, values: Sequence[Any], finals: dict[str, float], seeds: int = 2
 ) -> Path:
-    """Write runs whose final accuracy is the algorithm's, plus the value's place, plus twice the seed."""
+    """Write runs whose final accuracy is the algorithm's plus the value's position plus twice the seed."""
     for place, value in enumerate(values):
         for algorithm, final in finals.items():
             for seed in range(seeds):
@@ -61,13 +59,13 @@ def write_sweep(
 
 
 def bars_of(axes: Axes) -> dict[str, list[float]]:
-    """Read the heights of bars back, by name."""
+    """Return the heights of the bars by name."""
     drawn = [each for each in axes.containers if isinstance(each, BarContainer)]
     return {str(each.get_label()): [bar.get_height() for bar in each] for each in drawn}
 
 
 def spreads_of(axes: Axes) -> list[float]:
-    """Read half the length of every error bar back."""
+    """Return half the length of every error bar."""
     lengths = []
     for each in axes.containers:
         if isinstance(each, ErrorbarContainer):
@@ -80,20 +78,26 @@ def ticks_of(axes: Axes) -> list[str]:
     return [label.get_text() for label in axes.get_xticklabels()]
 
 
-def said_under(figure: Figure) -> str:
-    """Read what is explained under a figure, in one line."""
+def explanation_of(figure: Figure) -> str:
+    """Return the explanation under a figure in one line."""
     return " ".join(figure.get_supxlabel().split())
 
 
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison of three algorithms over two seeds, only to be read."""
+    return write_grid(tmp_path_factory.mktemp("comparison") / "grid")
+
+
 def draw_from(kind: str, *folders: Path, measure: str | None = None) -> Figure:
-    return draw(kind, read_runs(folders), measure)
+    return draw_figure(kind, read_runs(folders), measure)
 
 
 # --- curves
 
 
-def test_a_curve_is_the_mean_of_its_seeds_and_its_band_their_deviation(tmp_path: Path) -> None:
-    figure = draw_from("scenario-curves", write_grid(tmp_path, seeds=2))
+def test_a_curve_is_the_mean_of_its_seeds_and_its_band_their_deviation(grid: Path) -> None:
+    figure = draw_from("scenario-curves", grid)
     (axes,) = figure.axes
     lines = {str(line.get_label()): line for line in axes.get_lines()}
     for name, start, step in (("feddig", 50, 2), ("fedavg", 52, -1), ("frozen", 51, 0)):
@@ -103,18 +107,18 @@ def test_a_curve_is_the_mean_of_its_seeds_and_its_band_their_deviation(tmp_path:
     assert heights.min() == pytest.approx(50.5 - stdev([0, 1]))
     assert heights.max() == pytest.approx(68.5 + stdev([0, 1]))
     assert axes.get_ylabel() == "test accuracy (%)"
-    assert "n = 2 seeds" in said_under(figure)
+    assert "n = 2 seeds" in explanation_of(figure)
 
 
-def test_the_control_is_drawn_last_and_always_looks_the_same(tmp_path: Path) -> None:
-    figure = draw_from("scenario-curves", write_grid(tmp_path))
+def test_the_frozen_control_is_drawn_last_in_its_own_style(grid: Path) -> None:
+    figure = draw_from("scenario-curves", grid)
     names = [text.get_text() for text in figure.legends[0].get_texts()]
     assert names == ["feddig", "fedavg", "frozen"]
     (line,) = [line for line in figure.axes[0].get_lines() if line.get_label() == "frozen"]
     assert (line.get_color(), line.get_linestyle()) == (FROZEN.colour, FROZEN.dash)
 
 
-def test_scenarios_stand_in_the_papers_order(tmp_path: Path) -> None:
+def test_scenarios_are_in_the_papers_order(tmp_path: Path) -> None:
     for scenario in ("groups", "forever", "none", "arrival"):
         write_folder(tmp_path / scenario, [1.0, 2.0, 3.0, 4.0], LEAVING, scenario=scenario)
     figure = draw_from("scenario-curves", tmp_path)
@@ -145,7 +149,7 @@ def test_bars_are_means_and_error_bars_deviations(
     kind: str, key: str, values: list[Any], tmp_path: Path
 ) -> None:
     finals = {"feddig": 70.0, "feddig+fednova": 60.0}
-    # written backwards: numbers are to be sorted as numbers
+    # written in reverse: numbers are sorted as numbers
     write_sweep(tmp_path, key, values[::-1], finals)
     figure = draw_from(kind, tmp_path)
     (axes,) = figure.axes
@@ -157,31 +161,31 @@ def test_bars_are_means_and_error_bars_deviations(
     assert spreads_of(axes) == pytest.approx([stdev([0, 2])] * 2 * len(values))
     assert axes.get_ylim() == (0, 100)
     assert axes.get_ylabel() == "test accuracy (%)\nafter the last round"
-    assert said_under(figure).startswith("Mean ± standard deviation over n = 2 seeds")
+    assert explanation_of(figure).startswith("Mean ± standard deviation over n = 2 seeds")
 
 
-def test_bars_stand_over_their_place(tmp_path: Path) -> None:
+def test_bars_are_at_their_position(tmp_path: Path) -> None:
     write_sweep(tmp_path, "data.skew", [0.1, 0.5], {"feddig": 70.0, "fedavg": 50.0, "frozen": 60.0})
     (axes,) = draw_from("skew-bars", tmp_path).axes
     for container in (each for each in axes.containers if isinstance(each, BarContainer)):
         middles = [bar.get_x() + bar.get_width() / 2 for bar in container]
         assert [round(middle) for middle in middles] == [0, 1]
-    assert list(bars_of(axes)) == ["feddig", "fedavg", "frozen"], "the control is there, and last"
+    assert list(bars_of(axes)) == ["feddig", "fedavg", "frozen"], "the frozen control is last"
 
 
 def test_one_seed_has_no_error_bar_and_the_figure_says_so(tmp_path: Path) -> None:
     write_sweep(tmp_path, "data.skew", [0.1, 0.5], {"feddig": 70.0}, seeds=1)
     figure = draw_from("skew-bars", tmp_path)
     assert spreads_of(figure.axes[0]) == []
-    assert said_under(figure) == "One seed each, so no spread is known."
+    assert explanation_of(figure) == "One seed each, so no spread is known."
 
 
-def test_where_bars_have_different_numbers_of_seeds_each_says_its_own(tmp_path: Path) -> None:
+def test_bars_show_their_number_of_seeds_where_it_differs(tmp_path: Path) -> None:
     write_sweep(tmp_path, "data.skew", [0.1, 0.5], {"feddig": 70.0}, seeds=2)
     write_run(tmp_path / "third", 75.0, seed=2, settings={"data.skew": 0.5})
     figure = draw_from("skew-bars", tmp_path)
     assert {text.get_text() for text in figure.axes[0].texts} == {"71.0\nn=2", "73.0\nn=3"}
-    assert "n = 2 to 3 seeds" in said_under(figure)
+    assert "n = 2 to 3 seeds" in explanation_of(figure)
 
 
 def test_scenarios_stand_side_by_side_where_there_are_several(tmp_path: Path) -> None:
@@ -192,17 +196,17 @@ def test_scenarios_stand_side_by_side_where_there_are_several(tmp_path: Path) ->
     assert bars_of(axes) == {"feddig, none": [79.0, 76.0], "feddig, sequential": [76.0, 73.0]}
 
 
-def test_what_sends_no_digest_is_a_level_line_beside_settings_of_digests(tmp_path: Path) -> None:
+def test_algorithms_without_digests_are_level_lines_where_only_digests_vary(tmp_path: Path) -> None:
     write_sweep(tmp_path / "sweep", "digest.samples_per_digest", [1, 4], {"feddig": 70.0})
     for seed in (0, 1):
-        for copy in "ab":  # compare runs it again beside each setting, with the same outcome
+        for copy in "ab":  # feddig compare repeats it for each setting, with the same result
             write_run(tmp_path / copy / f"{seed}", 60.0 + 2 * seed, algorithm="frozen", seed=seed)
     figure = draw_from("samples-per-digest-bars", tmp_path)
     (axes,) = figure.axes
     assert list(bars_of(axes)) == ["feddig"]
     (line,) = [line for line in axes.get_lines() if line.get_label() == "frozen"]
     assert line.get_ydata() == [61.0, 61.0]
-    assert "n = 2 seeds" in said_under(figure)
+    assert "n = 2 seeds" in explanation_of(figure)
 
 
 def test_the_papers_measure_is_shown_where_all_runs_have_it(tmp_path: Path) -> None:
@@ -219,7 +223,7 @@ def test_the_papers_measure_is_shown_where_all_runs_have_it(tmp_path: Path) -> N
     assert axes.get_ylabel().endswith("mean while silos were away")
 
 
-def test_perturbations_are_told_apart_by_what_hides_a_sample(tmp_path: Path) -> None:
+def test_perturbations_are_named_by_what_hides_a_sample(tmp_path: Path) -> None:
     for place, (mixed, mechanism) in enumerate(
         [(4, "paper-laplace"), (4, "none"), (1, "paper-laplace"), (1, "none")]
     ):
@@ -246,16 +250,16 @@ def test_data_sets_have_a_panel_each_and_a_missing_run_leaves_a_gap(tmp_path: Pa
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["feddig", "fedavg", "frozen"]
 
 
-def test_a_figure_says_what_else_sets_its_runs_apart(tmp_path: Path) -> None:
+def test_a_figure_says_in_what_else_its_runs_differ(tmp_path: Path) -> None:
     for skew, rate in ((0.1, 0.01), (0.5, 0.02)):
         write_run(tmp_path / f"{skew}", 70.0, settings={"data.skew": skew, "training.lr": rate})
-    assert "The runs differ also in training.lr" in said_under(draw_from("skew-bars", tmp_path))
+    assert "The runs differ also in training.lr" in explanation_of(draw_from("skew-bars", tmp_path))
 
 
 # --- what cannot be drawn
 
 
-def test_mistakes_are_one_line_that_names_the_remedy(tmp_path: Path) -> None:
+def test_errors_are_one_line_that_names_the_remedy(tmp_path: Path) -> None:
     one = write_run(tmp_path / "one", 70.0, settings={"data.skew": 0.1})
     again = write_run(tmp_path / "again", 71.0, settings={"data.skew": 0.1})
     other = write_run(tmp_path / "other", 71.0, seed=1, settings={"data.skew": 0.1, "training.lr": 0.5})
@@ -288,7 +292,7 @@ def test_mistakes_are_one_line_that_names_the_remedy(tmp_path: Path) -> None:
         draw_from("mixing-variance", one)
 
 
-def test_a_control_with_two_outcomes_is_no_level_line(tmp_path: Path) -> None:
+def test_a_control_with_two_results_is_an_error(tmp_path: Path) -> None:
     write_sweep(tmp_path / "sweep", "digest.samples_per_digest", [1, 4], {"feddig": 70.0})
     for place in (0, 1):
         write_run(tmp_path / f"{place}", 60.0 + place, algorithm="frozen")
@@ -300,7 +304,7 @@ def test_a_control_with_two_outcomes_is_no_level_line(tmp_path: Path) -> None:
 
 
 def write_guidance(folder: Path, *, silos: int = 2, digests: int = 3) -> Path:
-    """Write a producer that paints every pixel sigmoid(feature), and digests of one feature each."""
+    """Write a producer that makes every pixel sigmoid(feature), and digests of one feature each."""
     layer = {"layers.0.weight": np.ones((1, 1, 2, 2), np.float32), "layers.0.bias": np.zeros(1, np.float32)}
     write_tensors(folder / "guidance.safetensors", "guidance", layer, {})
     for silo in range(silos):
@@ -338,19 +342,19 @@ def test_rows_of_guidance_are_named_by_what_differs(tmp_path: Path) -> None:
     assert [label for axes in figure.axes if (label := axes.get_ylabel())] == ["SpD 1", "SpD 4"]
 
 
-def test_class_guidance_stands_under_the_class_means(tmp_path: Path) -> None:
+def test_class_guidance_is_below_the_class_means(tmp_path: Path) -> None:
     folder = write_guidance(write_run(tmp_path / "run", 70.0, settings=PRODUCER))
     means = np.stack([np.full((1, 2, 2), 0.25, np.float32), np.full((1, 2, 2), 0.5, np.float32)])
     without = draw_from("class-guidance", folder)
     assert len(images_of(without)) == 2
-    assert "No class means in the results on fashion-mini" in said_under(without)
+    assert "No class means in the results on fashion-mini" in explanation_of(without)
     write_tensors(folder / "class_means.safetensors", "class-means", {"means": means}, {})
     figure = draw_from("class-guidance", folder)
     assert [image.mean() for image in images_of(figure)[:2]] == [0.25, 0.5]
     assert [axes.get_title() for axes in figure.axes] == ["shoe", "bag", "", ""]
 
 
-def test_guidance_of_raw_images_stands_under_them(tmp_path: Path) -> None:
+def test_guidance_of_raw_images_is_below_them(tmp_path: Path) -> None:
     for name, weight in (("one", 1.0), ("two", 2.0)):
         folder = write_guidance(
             write_run(tmp_path / name, 70.0, settings={**PRODUCER, "training.lr": weight / 10})
@@ -362,14 +366,14 @@ def test_guidance_of_raw_images_stands_under_them(tmp_path: Path) -> None:
         write_tensors(folder / "guidance.safetensors", "guidance", layer, {})
     asked = []
 
-    def samples(run: Run, count: int) -> ShownSamples:
+    def samples(run: Run, count: int) -> EncodedImages:
         asked.append((run.path.name, count))
         features = np.array([0.0, 3.0], np.float32).reshape(2, 1, 1, 1)
-        return ShownSamples(
+        return EncodedImages(
             np.stack([np.full((1, 2, 2), 0.25), np.full((1, 2, 2), 0.5)]), features, np.array([1, 0])
         )
 
-    figure = draw("sample-guidance", read_runs([tmp_path]), samples=samples)
+    figure = draw_figure("sample-guidance", read_runs([tmp_path]), samples=samples)
     assert asked == [("one", 10), ("two", 10)]
     wanted = [0.25, 0.5, 0.5, 1 / (1 + np.exp(-3.0)), 0.5, 1 / (1 + np.exp(-6.0))]
     assert [image.mean() for image in images_of(figure)] == pytest.approx(wanted)
@@ -378,7 +382,7 @@ def test_guidance_of_raw_images_stands_under_them(tmp_path: Path) -> None:
     assert rows == ["test image\nfashion-mini", "lr 0.1", "lr 0.2"]
 
 
-def test_raw_images_are_the_data_sets_own_test_images_with_their_features(tmp_path: Path) -> None:
+def test_raw_images_are_test_images_with_their_features(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from feddig import load_dataset
     from feddig.models.encoder import load_encoder
@@ -386,7 +390,7 @@ def test_raw_images_are_the_data_sets_own_test_images_with_their_features(tmp_pa
 
     write_run(tmp_path / "run", 70.0)
     raw = load_samples(tmp_path / "run", 12)
-    assert raw.labels.tolist() == [*range(10), 0, 1], "a class after the other"
+    assert raw.labels.tolist() == [*range(10), 0, 1], "one class after the other"
     test = load_dataset("fashion-mini").test
     second = np.flatnonzero(test.labels == 1)[1]
     assert raw.images[11, 0, 2:-2, 2:-2] == pytest.approx(test.pixels[[second]][0, 0] / 255)
@@ -395,7 +399,7 @@ def test_raw_images_are_the_data_sets_own_test_images_with_their_features(tmp_pa
     assert raw.features == pytest.approx(wanted, abs=1e-6)
 
 
-def test_a_producer_of_ones_own_is_refused(tmp_path: Path) -> None:
+def test_a_users_own_producer_is_refused(tmp_path: Path) -> None:
     write_guidance(write_run(tmp_path / "run", 70.0, settings={"model.guidance": "mine:producer"}))
     for kind in ("class-guidance", "digest-guidance"):
         with pytest.raises(FedDigError, match=r"run: .*your own \(mine:producer\)"):
@@ -407,31 +411,31 @@ def test_a_producer_of_ones_own_is_refused(tmp_path: Path) -> None:
 
 def test_equal_weights_leave_the_least_variance_and_one_sample_alone_leaves_it_all() -> None:
     first = np.linspace(1, 0, 5)
-    assert weights_from(first, 2).tolist() == [[1, 0], [0.75, 0.25], [0.5, 0.5], [0.25, 0.75], [0, 1]]
-    assert left_by_theory(weights_from(first, 2)).tolist() == [1, 0.625, 0.5, 0.625, 1]
-    assert left_by_theory(np.full((1, 4), 0.25)) == pytest.approx([0.25])
+    assert mixing_weights(first, 2).tolist() == [[1, 0], [0.75, 0.25], [0.5, 0.5], [0.25, 0.75], [0, 1]]
+    assert variance_in_theory(mixing_weights(first, 2)).tolist() == [1, 0.625, 0.5, 0.625, 1]
+    assert variance_in_theory(np.full((1, 4), 0.25)) == pytest.approx([0.25])
 
 
 def test_drawn_noise_agrees_with_theory() -> None:
-    """A sample variance of Laplace noise has a deviation of root 5/n; four of these are allowed."""
-    weights = weights_from(np.linspace(1, 0, 21), 4)
-    off = left_in_samples(weights) / left_by_theory(weights) - 1
+    """A sample variance of Laplace noise has a standard deviation of sqrt(5/n); four of these are allowed."""
+    weights = mixing_weights(np.linspace(1, 0, 21), 4)
+    off = variance_in_samples(weights) / variance_in_theory(weights) - 1
     assert np.abs(off).max() < 4 * np.sqrt(5 / DRAWS)
 
 
 def test_the_figure_of_mixing_shows_both() -> None:
-    (axes,) = draw("mixing-variance", []).axes
+    (axes,) = draw_figure("mixing-variance", []).axes
     lines, dots = axes.get_lines()[0::2], axes.get_lines()[1::2]
     for mixed, line, row in zip((2, 4, 8), lines, dots, strict=True):
         assert line.get_label() == f"SpD {mixed}"
         assert min(line.get_ydata()) == pytest.approx(1 / mixed, abs=1e-3)
         assert list(row.get_ydata()) == pytest.approx(
-            left_in_samples(weights_from(row.get_xdata(), mixed)).tolist()
+            variance_in_samples(mixing_weights(row.get_xdata(), mixed)).tolist()
         )
 
 
 def write_mixed(folder: Path, weights: list[float], **settings: Any) -> Path:
-    """Write digests of two silos with means far apart; within them elements have variance 4 and 1."""
+    """Write digests of two silos with very different means, whose elements have variance 4 and 1."""
     chosen = {
         "digest.samples_per_digest": len(weights),
         "digest.weights": weights,
@@ -448,8 +452,8 @@ def write_mixed(folder: Path, weights: list[float], **settings: Any) -> Path:
     return folder
 
 
-def test_the_noise_of_mixing_on_an_element_is_that_of_pen_and_paper(tmp_path: Path) -> None:
-    """Equal weights: three of four parts of the variance are the others'. Weights 3/4 and 1/4: one part in ten."""
+def test_the_noise_of_mixing_on_an_element_by_hand(tmp_path: Path) -> None:
+    """With equal weights, the other samples have 3/4 of the variance; with weights 3/4 and 1/4, they have 1/10."""
     (axes,) = draw_from("element-noise", write_mixed(tmp_path / "even", [0.25] * 4)).axes
     assert list(axes.get_lines()[0].get_ydata()) == pytest.approx([3.0, 0.75])
     assert axes.get_lines()[1].get_ydata() == pytest.approx([1.875, 1.875])
@@ -457,7 +461,7 @@ def test_the_noise_of_mixing_on_an_element_is_that_of_pen_and_paper(tmp_path: Pa
     assert list(axes.get_lines()[0].get_ydata()) == pytest.approx([0.4, 0.1])
 
 
-def test_noise_of_mixing_cannot_be_told_from_other_noise(tmp_path: Path) -> None:
+def test_element_noise_refuses_digests_with_other_noise(tmp_path: Path) -> None:
     noisy = write_mixed(tmp_path / "noisy", [0.5, 0.5], **{"privacy.mechanism": "paper-laplace"})
     with pytest.raises(FedDigError, match=r"needs digests with privacy\.mechanism none"):
         draw_from("element-noise", noisy)
@@ -465,30 +469,31 @@ def test_noise_of_mixing_cannot_be_told_from_other_noise(tmp_path: Path) -> None
         draw_from("element-noise", write_run(tmp_path / "plain", 50.0, algorithm="fedavg"))
 
 
-# --- looks and files
+# --- styles and files
 
 
-def test_no_two_of_many_names_look_the_same() -> None:
+def test_no_two_of_many_names_have_the_same_style() -> None:
     scenarios = [
         f"{name}, {scenario}" for scenario in ("none", "sequential") for name in ("feddig", "frozen")
     ]
-    looks = looks_of([*USUAL, *(f"feddig+{name}" for name in USUAL), "centralised", "frozen", *scenarios])
-    assert len(set(looks.values())) == len(looks)
-    assert looks["fedavg"] == looks_of(["fedavg"])["fedavg"], "whatever else is in the figure"
-    assert looks["frozen"] == looks_of(["frozen, none"])["frozen, none"] == FROZEN
+    combined = [f"feddig+{name}" for name in PAPER_ALGORITHMS]
+    styles = choose_styles([*PAPER_ALGORITHMS, *combined, "centralised", "frozen", *scenarios])
+    assert len(set(styles.values())) == len(styles)
+    assert styles["fedavg"] == choose_styles(["fedavg"])["fedavg"], "whatever else is in the figure"
+    assert styles["frozen"] == choose_styles(["frozen, none"])["frozen, none"] == FROZEN
 
 
-def test_the_same_results_give_the_same_bytes(tmp_path: Path) -> None:
-    runs = read_runs([write_grid(tmp_path / "grid")])
+def test_the_same_results_give_the_same_bytes(grid: Path) -> None:
+    runs = read_runs([grid])
     for ending in ("png", "svg"):
-        first, second = (as_bytes(draw("scenario-curves", runs), ending) for _ in range(2))
+        first, second = (to_bytes(draw_figure("scenario-curves", runs), ending) for _ in range(2))
         assert first == second
         assert b"feddig, format_version 1" in first
     assert b"<dc:date>" not in first
 
 
-def test_a_figure_is_saved_twice_over_and_nothing_else_is_left(tmp_path: Path) -> None:
-    paths = save_figure(draw("mixing-variance", []), tmp_path / "out", "name")
+def test_a_figure_is_saved_as_png_and_svg(tmp_path: Path) -> None:
+    paths = save_figure(draw_figure("mixing-variance", []), tmp_path / "out", "name")
     assert paths == [tmp_path / "out" / "name.png", tmp_path / "out" / "name.svg"]
     assert sorted(tmp_path.rglob("*.*")) == paths
     with Image.open(paths[0]) as picture:
@@ -503,20 +508,19 @@ def give(*words: object) -> int:
     return int(ended.value.code or 0)
 
 
-def test_the_command_writes_both_files_and_says_where(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_command_writes_both_files_and_prints_their_paths(
+    grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    grid, out = write_grid(tmp_path / "grid"), tmp_path / "out"
+    out = tmp_path / "out"
     assert give("figures", "scenario-curves", grid, "--out", out) == 0
     said = capsys.readouterr().out.splitlines()
     assert said == [str(out / "scenario-curves.png"), str(out / "scenario-curves.svg")]
     assert all(Path(line).stat().st_size > 1000 for line in said)
 
 
-def test_the_command_says_what_is_wrong_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_command_reports_errors_in_one_line(
+    grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    grid = write_grid(tmp_path / "grid")
     for words, wanted in (
         (["skew-bar", grid], "'skew-bar' is no kind of figure; did you mean 'skew-bars'?"),
         (["skew-bars"], "skew-bars: is drawn from results"),
@@ -531,17 +535,6 @@ def test_the_command_says_what_is_wrong_in_one_line(
 def test_every_kind_is_a_function_of_its_name_and_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert give("figures", "list") == 0
     said = capsys.readouterr().out
-    for name, function in KINDS.items():
-        assert getattr(kinds, name.replace("-", "_")) is function
+    for name, function in FIGURES.items():
+        assert getattr(figures, name.replace("-", "_")) is function
         assert f" {name} " in said
-
-
-def test_figures_are_drawn_without_torch_and_without_a_screen(tmp_path: Path) -> None:
-    grid = write_grid(tmp_path / "grid")
-    program = (
-        "import sys; from feddig.cli import main\n"
-        f"try: main(['figures', 'scenario-curves', {str(grid)!r}, '--out', {str(tmp_path / 'out')!r}])\n"
-        "except SystemExit as ended: print(ended.code, 'torch' in sys.modules, 'matplotlib.pyplot' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "0 False False"

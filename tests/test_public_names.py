@@ -69,7 +69,7 @@ def test_dir_lists_the_public_names_and_no_others() -> None:
     assert in_a_fresh_process(program) == str([name for name in PROMISED if not name.startswith("_")])
 
 
-@pytest.mark.parametrize("name", ["feddig", "feddig.cli", "feddig.report.figures", "feddig.report.read_run"])
+@pytest.mark.parametrize("name", ["feddig", "feddig.cli"])
 def test_torch_is_not_imported_before_it_is_needed(name: str) -> None:
     assert in_a_fresh_process(f"import sys, {name}\nprint('torch' in sys.modules)") == "False"
 

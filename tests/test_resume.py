@@ -145,7 +145,10 @@ POINTS = [
     ),
     *((f"{FOLDER}.append_metrics", number, True) for number in range(1, WHOLE + 1)),
     (f"{FOLDER}.append_metrics", 1, False),
-    *((f"{FOLDER}.{name}", 1, True) for name in ("claim", "rewind", "keep_digest", "write_checkpoint")),
+    *(
+        (f"{FOLDER}.{name}", 1, True)
+        for name in ("create", "drop_rows_after", "keep_digest", "write_checkpoint")
+    ),
     (f"{FOLDER}.write_summary", 1, True),
 ]
 
@@ -631,7 +634,9 @@ def test_a_folder_with_something_else_in_it_is_refused_and_nothing_deleted(
         (tmp_path / "mine" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "mine" / name).write_text("years of work", encoding="utf-8")
     before = snapshot(tmp_path / "mine")
-    with pytest.raises(FedDigError, match=r"mine: holds '.*', which is not ours; choose another --out"):
+    with pytest.raises(
+        FedDigError, match=r"mine: holds '.*', which feddig did not write; choose another --out"
+    ):
         run(tiny(), tmp_path / "mine", dataset=tiny_dataset)
     assert snapshot(tmp_path / "mine") == before
 

@@ -33,7 +33,7 @@ from feddig.experiment.toml import experiment_from_table, keys
 from feddig.files import write_tensors
 from feddig.report.measures import MEASURES
 from feddig.runs.build import build_simulation
-from feddig.runs.results_folder import TIMES, ResultsFolder
+from feddig.runs.results_folder import ResultsFolder
 from folders import contents, header, rows, rows_without_times, tensors
 
 ALGORITHMS = ("fedavg", "feddig", "feddig+feddyn", "feddig+adabest", "frozen", "centralised", "digests-only")
@@ -494,10 +494,6 @@ def test_a_summary_of_an_older_format_is_refused_by_name(tmp_path: Path) -> None
     (tmp_path / "summary.json").write_text('{"format_version": 0}', encoding="utf-8")
     with pytest.raises(FedDigError, match=r"summary\.json: format_version 0"):
         ResultsFolder(tmp_path).summary()
-
-
-def test_the_fields_left_out_of_comparisons_are_the_times_and_nothing_else() -> None:
-    assert TIMES == ("seconds", "seconds_silos", "seconds_recall", "seconds_joint", "seconds_preparing")
 
 
 # --- against numbers that were committed

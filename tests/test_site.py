@@ -1,4 +1,4 @@
-"""The documentation site: where its pages come from, and that it asks nobody for anything."""
+"""The documentation site: where its pages come from, and that it loads nothing from elsewhere."""
 
 import importlib.util
 import os
@@ -10,10 +10,9 @@ from types import ModuleType
 
 import pytest
 
-from browser import Browser, find_chromium
+from browser import Browser
 
 ROOT = Path(__file__).parent.parent
-CHROMIUM = find_chromium()
 WITHOUT = "mkdocs, of the extra docs, is not there"
 
 
@@ -30,7 +29,7 @@ pages = load_tool("site_pages")
 checker = load_tool("check_site")
 
 
-# --- where things lie
+# --- where files are in the site
 
 
 @pytest.mark.parametrize(
@@ -45,7 +44,7 @@ checker = load_tool("check_site")
         ("LICENSE", "files/LICENSE.md"),
     ],
 )
-def test_every_file_has_its_place_in_the_site(path: str, place: str) -> None:
+def test_every_file_has_a_path_in_the_site(path: str, place: str) -> None:
     assert pages.place_in_site(path) == place
 
 
@@ -77,7 +76,7 @@ def test_every_document_is_in_the_navigation_once() -> None:
     assert sorted(listed) == sorted(map(pages.place_in_site, pages.documents()))
 
 
-# --- what the check notices
+# --- what the check finds
 
 
 @pytest.mark.parametrize(
@@ -125,11 +124,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_site_is_built_without_a_warning_and_loads_nothing(site: Path) -> None:
     assert list(checker.faults(site)) == []
     assert len(list(site.rglob("*.html"))) > 25
 
 
+@pytest.mark.slow
 def test_a_page_shows_what_it_links_to(site: Path) -> None:
     text = (site / "architecture.html").read_text("utf-8")
     assert 'href="files/src/feddig/core/training.py.html"' in text
@@ -139,26 +140,25 @@ def test_a_page_shows_what_it_links_to(site: Path) -> None:
     assert (site / "files" / "benchmarks" / "results" / "chaos.png").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_the_api_shows_docstrings(site: Path) -> None:
     text = (site / "reference" / "api.html").read_text("utf-8")
     assert 'id="feddig.run_grid"' in text
     assert "Draw the table of a scenario" in text
 
 
+@pytest.mark.slow
 @pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
-def test_the_search_works_from_the_disk_without_a_request(site: Path, tmp_path: Path) -> None:
-    assert CHROMIUM is not None
-    with Browser(CHROMIUM, tmp_path / "profile") as browser:
-        browser.open(site / "guide" / "federation.html", theme="dark")
-        assert browser.do("document.body.dataset.mdColorScheme") == "slate"
-        browser.do("document.querySelector('.md-search__input').focus(); 1")
-        browser.call("Input.insertText", text="ledger")
-        count = (
-            "new Promise((done) => { const look = () => { const found = document.querySelector("
-            "'.md-search-result__meta').textContent; /matching/.test(found) ? done(found) : setTimeout(look, 50); };"
-            " look(); })"
-        )
-        assert re.search(r"[1-9]\d* matching", browser.do(count))
-        assert {address.split(":")[0] for address in browser.requests} <= {"file", "data", "blob"}
-        assert browser.complaints == []
+def test_the_search_works_from_disk_without_a_request(site: Path, browser: Browser) -> None:
+    browser.open(site / "guide" / "federation.html", theme="dark")
+    assert browser.evaluate("document.body.dataset.mdColorScheme") == "slate"
+    browser.evaluate("document.querySelector('.md-search__input').focus(); 1")
+    browser.call("Input.insertText", text="ledger")
+    count = (
+        "new Promise((done) => { const look = () => { const found = document.querySelector("
+        "'.md-search-result__meta').textContent; /matching/.test(found) ? done(found) : setTimeout(look, 50); };"
+        " look(); })"
+    )
+    assert re.search(r"[1-9]\d* matching", browser.evaluate(count))
+    assert {address.split(":")[0] for address in browser.requests} <= {"file", "data", "blob"}
+    assert browser.errors == []

@@ -23,7 +23,7 @@ from feddig.privacy.labels import keep_fraction, likely_labels, randomise_labels
 from feddig.privacy.mechanism import DISCRETE
 from feddig.privacy.samplers import SeededSource
 from feddig.privacy.sound import contract_for, known_deviation
-from feddig.report.guidance_pictures import read_digests
+from feddig.report.pictures import read_digests
 from feddig.runs.release import describe_digest
 from feddig.settings import DigestSettings, PrivacySettings
 

@@ -1,4 +1,4 @@
-"""A run in figures, each computed by hand."""
+"""The accuracy measures of a run, each computed by hand."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_a_short_curve_by_hand() -> None:
     assert tuple(measures) == MEASURES
 
 
-def test_nothing_of_absence_where_nobody_leaves() -> None:
+def test_measures_of_absence_are_none_if_no_silo_leaves() -> None:
     measures = accuracy_measures([10.0, 20.0], table("11", "01"))
     assert measures["final"] == measures["best"] == 20.0
     assert all(measures[name] is None for name in MEASURES[2:])
@@ -47,7 +47,7 @@ def test_a_flat_curve_has_its_own_height_as_area() -> None:
 
 
 ROUNDS = [float(round) for round in range(300)]
-"""A curve whose accuracy is the number of its round, so that each figure tells where it was read."""
+"""A curve whose accuracy is the number of its round, so that each measure shows where it was taken."""
 
 
 def test_three_hundred_rounds_of_sequential_leaving() -> None:

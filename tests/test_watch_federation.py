@@ -1,8 +1,7 @@
-"""Watching a federation: its folder as a real moderator writes it, while it moderates and after."""
+"""Watch a federation: its folder as a real moderator writes it, while it works and afterwards."""
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-from feddig import Dataset, Experiment
-from feddig.commands.watch import _page_about
+from conftest import draw_tiny_dataset, make_tiny_experiment
+from feddig.commands.watch import open_page
 from feddig.federation.folders import FederationFolder
 from feddig.federation.moderator import moderate_federation
 from feddig.report import live
@@ -22,24 +21,36 @@ pytestmark = pytest.mark.flower
 
 
 @pytest.fixture(autouse=True)
-def _no_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live, "REST_SECONDS", 0.0)
-    monkeypatch.setattr(live, "REST", 0.0)
+def _no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Read the folder again for every request."""
+    monkeypatch.setattr(live, "MIN_CACHE_SECONDS", 0.0)
+    monkeypatch.setattr(live, "CACHE_FACTOR", 0.0)
+
+
+def make(path: Path) -> FederationFolder:
+    experiment = make_tiny_experiment(absence={"scenario": "none"}, training={"rounds": 4})
+    return make_federation(path, experiment, draw_tiny_dataset())
+
+
+@pytest.fixture(scope="module")
+def after_one_round(tmp_path_factory: pytest.TempPathFactory) -> FederationFolder:
+    federation = make(tmp_path_factory.mktemp("federations") / "federation")
+    moderate(federation, LocalGrid(federation, 3), until=1)
+    return federation
 
 
 @pytest.fixture
-def federation(
-    tmp_path: Path, tiny_experiment: Callable[..., Experiment], tiny_dataset: Dataset
-) -> FederationFolder:
-    experiment = tiny_experiment(absence={"scenario": "none"}, training={"rounds": 4})
-    return make_federation(tmp_path / "federation", experiment, tiny_dataset)
+def federation(after_one_round: FederationFolder, tmp_path: Path) -> FederationFolder:
+    """A copy of a federation after its first round, for a test to change."""
+    shutil.copytree(after_one_round.path, tmp_path / "federation")
+    return FederationFolder(tmp_path / "federation")
 
 
 def moderate(folder: FederationFolder, grid: LocalGrid, until: int | None = None) -> None:
     moderate_federation(grid, folder.moderator.path, device="cpu", write=write_message, until=until)  # type: ignore[arg-type]
 
 
-def told(page: live.LivePage) -> dict[str, Any]:
+def state_of(page: live.LivePage) -> dict[str, Any]:
     return dict(json.loads(page.state()))
 
 
@@ -49,35 +60,37 @@ def data_of(page: live.LivePage) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_a_federation_is_watched_from_before_its_start_to_its_end(federation: FederationFolder) -> None:
-    page = _page_about(federation.path)
-    assert told(page)["state"] == "waiting"
+def test_a_federation_is_watched_from_before_its_start_to_its_end(tmp_path: Path) -> None:
+    federation = make(tmp_path / "federation")
+    page = open_page(federation.path)
+    assert state_of(page)["state"] == "waiting"
     assert "Waiting for a run" in page.page()[0].decode()
     grid = LocalGrid(federation, 3)
     seen: list[tuple[str, list[float]]] = []
 
     def look(grid: LocalGrid) -> None:
-        # the page of every moment can be made, also of one in which a round is done and its table is not
+        # the page can be made at any moment, also between a round and its table
         groups = data_of(page)["groups"]
-        seen.append((told(page)["says"], groups[0]["curves"][0]["mean"] if groups else []))
+        seen.append((state_of(page)["message"], groups[0]["curves"][0]["mean"] if groups else []))
 
     grid.before = look
     moderate(federation, grid, until=2)
-    assert any(says.startswith("live, round 0 of 4; ") for says, _ in seen)
+    assert any(message.startswith("live, round 0 of 4; ") for message, _ in seen)
     assert any(
-        says.startswith("live, round 1 of 4; ") and "here: silo-0 silo-1 silo-2" in says for says, _ in seen
+        message.startswith("live, round 1 of 4; ") and "here: silo-0 silo-1 silo-2" in message
+        for message, _ in seen
     )
     known = [row["accuracy"] for row in rows(federation.moderator.run)]
     assert known[:1] in [[pytest.approx(value, abs=0.01) for value in curve] for _, curve in seen]
-    # stopped: what the moderator said of itself last is no longer so
-    assert told(page)["says"] == "stopped at round 2 of 4: no process is at work on it now"
+    # stopped: the moderator's last status is out of date
+    assert state_of(page)["message"] == "stopped at round 2 of 4: no process is working on it now"
     assert "after 2 of 4 rounds" in page.page()[0].decode()
     assert data_of(page)["groups"][0]["rounds"] == 4, "the chart has room for the rounds to come"
     assert data_of(page)["runs"][0]["silos"] == ["silo-0", "silo-1", "silo-2"]
     del grid.nodes[1]
     moderate(federation, grid)
-    assert any("here: silo-0 silo-2  away: silo-1" in says for says, _ in seen)
-    assert told(page)["says"] == "ended: all 4 rounds are done"
+    assert any("here: silo-0 silo-2  away: silo-1" in message for message, _ in seen)
+    assert state_of(page)["message"] == "ended: all 4 rounds are done"
     known = [row["accuracy"] for row in rows(federation.moderator.run)]
     assert data_of(page)["groups"][0]["curves"][0]["mean"] == pytest.approx(known, abs=0.01)
     bars = data_of(page)["groups"][0]["strip"]["bars"]
@@ -85,25 +98,22 @@ def test_a_federation_is_watched_from_before_its_start_to_its_end(federation: Fe
 
 
 def test_the_moderators_own_folder_can_be_watched_too(federation: FederationFolder, tmp_path: Path) -> None:
-    moderate(federation, LocalGrid(federation, 3), until=1)
     moved = tmp_path / "elsewhere"
     shutil.copytree(federation.moderator.path, moved)
-    page = _page_about(moved)
-    assert told(page)["says"].startswith("stopped at round 1 of 4")
+    page = open_page(moved)
+    assert state_of(page)["message"].startswith("stopped at round 1 of 4")
     assert data_of(page)["runs"][0]["silos"] == ["silo-0", "silo-1", "silo-2"]
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}"])
-def test_a_damaged_status_costs_the_names_alone(content: str, federation: FederationFolder) -> None:
-    moderate(federation, LocalGrid(federation, 3), until=1)
+def test_with_a_damaged_status_only_the_names_are_missing(content: str, federation: FederationFolder) -> None:
     federation.moderator.status.write_text(content, encoding="utf-8")
-    page = _page_about(federation.path)
-    assert told(page)["says"].startswith("stopped at round 1 of 4")
+    page = open_page(federation.path)
+    assert state_of(page)["message"].startswith("stopped at round 1 of 4")
     assert data_of(page)["runs"][0]["silos"] == ["silo 0", "silo 1", "silo 2"]
 
 
-def test_nothing_of_a_silo_is_looked_at(federation: FederationFolder) -> None:
-    """A silo's folder may hold a million images, or another's results."""
-    moderate(federation, LocalGrid(federation, 3), until=1)
+def test_folders_of_silos_are_not_searched(federation: FederationFolder) -> None:
+    """A silo's folder may hold a million images, or results of another federation."""
     shutil.copytree(federation.moderator.run, federation.silo("silo-0").path / "results")
-    assert len(data_of(_page_about(federation.path))["runs"]) == 1
+    assert len(data_of(open_page(federation.path))["runs"]) == 1

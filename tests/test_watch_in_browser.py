@@ -1,4 +1,4 @@
-"""The live page in a real browser: rounds arrive while a run goes on, and the reader is not disturbed."""
+"""The live page in a real browser: rounds appear as they finish, and what the reader has done is kept."""
 
 import json
 import threading
@@ -9,28 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from browser import Browser, find_chromium
-from charts import ACCURACY, VALIDATION, read_curves
+from browser import ACCURACY, VALIDATION, Browser, read_curves
 from feddig.report.live import LivePage
 from feddig.report.live_server import LiveServer
 from folders import rows, start_feddig
 from report_folders import write_folder, write_grid
 
-CHROMIUM = find_chromium()
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not there (Debian: apt-get install chromium)"),
-]
+pytestmark = pytest.mark.browser
 SMALL = ["--set", "data.limit=400", "--set", "training.rounds=500", "--set", "training.threads=1",
          "--set", "data.skew=1.0", "--set", "training.batch=64", "--device", "cpu", "--quiet"]  # fmt: skip
-PATIENCE = 90.0
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    assert CHROMIUM is not None
-    with Browser(CHROMIUM, tmp_path_factory.mktemp("profile")) as found:
-        yield found
+TIMEOUT_SECONDS = 90.0
 
 
 @contextmanager
@@ -45,9 +33,9 @@ def served(folder: Path, port: int = 0) -> Iterator[LiveServer]:
 
 
 def wait(there: Callable[[], object], what: str) -> None:
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + TIMEOUT_SECONDS
     while not there():
-        assert time.monotonic() < until, f"waited in vain for {what}"
+        assert time.monotonic() < until, f"{what} did not appear in time"
         time.sleep(0.1)
 
 
@@ -55,20 +43,21 @@ def points(browser: Browser) -> list[float]:
     return [value for _, value in next(iter(read_curves(browser, ACCURACY).values()), [])]
 
 
-def says(browser: Browser) -> str:
-    return browser.text(".live") if browser.do("document.querySelector('.live') !== null") else ""
+def state_line(browser: Browser) -> str:
+    return browser.text(".live") if browser.evaluate("document.querySelector('.live') !== null") else ""
 
 
 def add_round(run: Path, accuracy: float) -> None:
-    """Add a round as a run does, by what the one before it was."""
+    """Append a round to metrics.jsonl, as a run does."""
     last = rows(run)[-1]
     row = {**last, "round": last["round"] + 1, "test_accuracy": accuracy}
     with (run / "metrics.jsonl").open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(row) + "\n")
 
 
-def test_rounds_arrive_while_a_run_goes_on(browser: Browser, tmp_path: Path) -> None:
-    """A real `feddig watch` is there first, then a real `feddig run`; the page is loaded once."""
+@pytest.mark.slow
+def test_rounds_appear_while_a_run_is_active(browser: Browser, tmp_path: Path) -> None:
+    """Start a real `feddig watch`, then a real `feddig run`; the page is loaded once."""
     folder = tmp_path / "run"
     folder.mkdir()
     watch = start_feddig(["watch", folder, "--port", 0])
@@ -77,19 +66,19 @@ def test_rounds_arrive_while_a_run_goes_on(browser: Browser, tmp_path: Path) -> 
     run = None
     try:
         browser.open(address)
-        browser.do("globalThis.loaded = 'once'")
-        wait(lambda: "no run has begun" in says(browser), "the line that says how it stands")
+        browser.evaluate("globalThis.loaded = 'once'")
+        wait(lambda: "no run has begun" in state_line(browser), "the state")
         assert browser.text("h1") == "Waiting for a run"
         run = start_feddig(["run", *SMALL, "--out", folder])
         wait(lambda: len(points(browser)) >= 2, "the first rounds")
         first = len(points(browser))
         wait(lambda: len(points(browser)) > first, "another round")
-        assert run.poll() is None, "the run is still going on"
-        assert f"live, round {len(points(browser))} of 500, updated " in says(browser)
-        assert says(browser).endswith(" s ago")
+        assert run.poll() is None, "the run is still active"
+        assert f"live, round {len(points(browser))} of 500, updated " in state_line(browser)
+        assert state_line(browser).endswith(" s ago")
         run.kill()
         run.communicate()
-        wait(lambda: "no process is at work on it" in says(browser), "the news that it has stopped")
+        wait(lambda: "no process is working on it" in state_line(browser), "the state stopped")
         known = [row["test_accuracy"] for row in rows(folder)]
         wait(lambda: len(points(browser)) == len(known), "the last round")
         assert points(browser) == pytest.approx(known, abs=0.02)
@@ -100,8 +89,8 @@ def test_rounds_arrive_while_a_run_goes_on(browser: Browser, tmp_path: Path) -> 
             wanted = [row["validation_accuracy"][silo] for row in rows(folder)]
             assert drawn[str(silo)] == pytest.approx(wanted, abs=0.1)
         assert f"after {len(known)} of 500 rounds" in browser.text("h1")
-        assert browser.do("globalThis.loaded") == "once"
-        assert browser.complaints == []
+        assert browser.evaluate("globalThis.loaded") == "once"
+        assert browser.errors == []
         asked = {each for each in browser.requests if not each.startswith("data:")}
         assert asked == {address, f"{address}state"}
     finally:
@@ -113,7 +102,7 @@ def test_rounds_arrive_while_a_run_goes_on(browser: Browser, tmp_path: Path) -> 
 
 @pytest.fixture
 def growing(tmp_path: Path) -> Path:
-    """A comparison of six runs, the first of which has three rounds to go."""
+    """A comparison of six runs, of which the first has three rounds left."""
     grid = write_grid(tmp_path / "grid")
     run = grid / "feddig" / "sequential" / "seed-0"
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
@@ -122,69 +111,81 @@ def growing(tmp_path: Path) -> Path:
     return grid
 
 
-def test_what_the_reader_has_done_stays_when_a_round_arrives(browser: Browser, growing: Path) -> None:
+def test_a_new_round_appears_and_keeps_what_the_reader_has_done(browser: Browser, growing: Path) -> None:
     run = growing / "feddig" / "sequential" / "seed-0"
     with served(growing) as server:
         browser.open(server.address, width=900, height=700)
-        browser.do("localStorage.clear()")
-        wait(lambda: says(browser), "the line that says how it stands")
+        browser.evaluate("localStorage.clear()")
+        wait(lambda: state_line(browser), "the state")
         browser.click("#theme")
         browser.click("[data-table=figures] th:nth-child(1) button")
         browser.click(f"{ACCURACY} .legend button:nth-of-type(3)")
         browser.click("details.run:nth-of-type(1) > summary")
         browser.click("details.run:nth-of-type(4) > summary")
-        browser.do("document.querySelector('details.run:nth-of-type(4) .table .scroll').focus()")
-        browser.do("document.querySelector('details.run:nth-of-type(4) .panels').scrollIntoView()")
-        before = {"scroll": browser.do("scrollY"), "open": folds(browser), "order": order(browser)}
+        browser.evaluate("document.querySelector('details.run:nth-of-type(4) .table .scroll').focus()")
+        browser.evaluate("document.querySelector('details.run:nth-of-type(4) .panels').scrollIntoView()")
+        before = {"scroll": browser.evaluate("scrollY"), "open": folds(browser), "order": order(browser)}
         assert before["scroll"] > 500
         assert before["open"] == [False, False, False, True, False, False]
         assert before["order"] == ["fedavg", "feddig", "frozen"]
-        browser.do("globalThis.element = document.activeElement")
+        browser.evaluate("globalThis.element = document.activeElement")
         add_round(run, 99.0)
         wait(lambda: "after 8 rounds, unfinished" in browser.text("details.run > summary"), "the round")
         browser.settle()
-        assert {"scroll": browser.do("scrollY"), "open": folds(browser), "order": order(browser)} == before
-        assert browser.do("document.activeElement === element") is True
-        assert browser.do("document.documentElement.dataset.theme") == "dark"
-        assert browser.do("document.querySelector('th[aria-sort]').cellIndex") == 0
+        assert {
+            "scroll": browser.evaluate("scrollY"),
+            "open": folds(browser),
+            "order": order(browser),
+        } == before
+        assert browser.evaluate("document.activeElement === element") is True
+        assert browser.evaluate("document.documentElement.dataset.theme") == "dark"
+        assert browser.evaluate("document.querySelector('th[aria-sort]').cellIndex") == 0
         assert list(read_curves(browser, ACCURACY)) == ["feddig", "fedavg"]
         assert points(browser)[7] == pytest.approx((99 + 65) / 2, abs=0.05)
-        assert browser.complaints == []
+        browser.resize(360, 740)
+        browser.settle()
+        assert browser.evaluate("document.documentElement.scrollWidth") == 360, (
+            "nothing is wider than a phone"
+        )
+        assert browser.errors == []
+        browser.evaluate("localStorage.clear()")
 
 
 def folds(browser: Browser) -> list[bool]:
     return [
         bool(each)
-        for each in browser.do("[...document.querySelectorAll('details.run')].map((run) => run.open)")
+        for each in browser.evaluate("[...document.querySelectorAll('details.run')].map((run) => run.open)")
     ]
 
 
 def order(browser: Browser) -> list[str]:
     script = "[...document.querySelectorAll('[data-table=figures] tbody tr')].map((row) => row.cells[0].textContent)"
-    return [str(name) for name in browser.do(script)]
+    return [str(name) for name in browser.evaluate(script)]
 
 
-def test_sorted_rows_take_their_new_places(browser: Browser, growing: Path) -> None:
+@pytest.mark.slow
+def test_sorted_rows_move_when_values_change(browser: Browser, growing: Path) -> None:
     run = growing / "feddig" / "sequential" / "seed-0"
     with served(growing) as server:
         browser.open(server.address)
-        wait(lambda: says(browser), "the line that says how it stands")
+        wait(lambda: state_line(browser), "the state")
         browser.click("[data-table=figures] th:nth-child(4) button")
         assert order(browser) == ["feddig", "frozen", "fedavg"]
         # feddig's mean of two seeds falls to 34.5, below all
         add_round(run, 0.0)
         wait(lambda: order(browser) == ["frozen", "fedavg", "feddig"], "the new order")
-        assert browser.do("document.querySelector('th[aria-sort]').cellIndex") == 3
+        assert browser.evaluate("document.querySelector('th[aria-sort]').cellIndex") == 3
 
 
-def test_the_marker_stays_where_pointer_or_keys_put_it(browser: Browser, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_the_marker_stays_when_a_round_appears(browser: Browser, tmp_path: Path) -> None:
     run = write_folder(tmp_path / "run", [10, 20, 30, 40], ["1111", "1111"], finished=False)
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     (run / "metrics.jsonl").write_text("".join(lines[:2]), encoding="utf-8")
     with served(run) as server:
         browser.open(server.address)
-        wait(lambda: says(browser), "the line that says how it stands")
-        browser.do(f"document.querySelector('{ACCURACY} .plot').focus()")
+        wait(lambda: state_line(browser), "the state")
+        browser.evaluate(f"document.querySelector('{ACCURACY} .plot').focus()")
         browser.press("Home")
         browser.press("ArrowRight")
         assert browser.text(f"{ACCURACY} .tip").startswith("round 1feddig20.0 %")
@@ -194,13 +195,15 @@ def test_the_marker_stays_where_pointer_or_keys_put_it(browser: Browser, tmp_pat
         )
         add_round(run, 33.0)
         wait(lambda: len(points(browser)) == 3, "the round")
-        assert browser.do(f"document.querySelector('{ACCURACY} .tip').hidden") is False
+        assert browser.evaluate(f"document.querySelector('{ACCURACY} .tip').hidden") is False
         assert browser.text(f"{ACCURACY} .tip").startswith("round 1feddig20.0 %")
-        assert browser.do(f"document.activeElement === document.querySelector('{ACCURACY} .plot')") is True
+        assert (
+            browser.evaluate(f"document.activeElement === document.querySelector('{ACCURACY} .plot')") is True
+        )
         browser.press("ArrowRight")
         assert browser.text(f"{ACCURACY} .tip").startswith("round 2feddig33.0 %")
         browser.press("Escape")
-        left, y = browser.do(
+        left, y = browser.evaluate(
             f"""(() => {{ const box = document.querySelector('{ACCURACY} .plot svg').getBoundingClientRect();
             return [box.x + 60, box.y + 100]; }})()"""
         )
@@ -208,16 +211,17 @@ def test_the_marker_stays_where_pointer_or_keys_put_it(browser: Browser, tmp_pat
         assert browser.text(f"{ACCURACY} .tip").startswith("round 0feddig10.0 %")
         add_round(run, 44.0)
         wait(lambda: len(points(browser)) == 4, "the round")
-        assert browser.do(f"document.querySelector('{ACCURACY} .tip').hidden") is False
+        assert browser.evaluate(f"document.querySelector('{ACCURACY} .tip').hidden") is False
         assert browser.text(f"{ACCURACY} .tip").startswith("round 0feddig10.0 %")
         browser.move(1, 1)
-        assert browser.do(f"document.querySelector('{ACCURACY} .tip').hidden") is True, (
+        assert browser.evaluate(f"document.querySelector('{ACCURACY} .tip').hidden") is True, (
             "and it leaves with the pointer"
         )
-        assert browser.complaints == []
+        assert browser.errors == []
 
 
-def test_it_says_when_the_server_is_gone_and_goes_on_when_it_is_back(
+@pytest.mark.slow
+def test_a_stopped_server_is_reported_and_updates_continue_when_it_is_back(
     browser: Browser, tmp_path: Path
 ) -> None:
     run = write_folder(tmp_path / "run", [10, 20, 30, 40], ["1111", "1111"], finished=False)
@@ -227,32 +231,26 @@ def test_it_says_when_the_server_is_gone_and_goes_on_when_it_is_back(
     with served(run) as server:
         port = server.server_port
         browser.open(server.address)
-        wait(lambda: "stopped at round 1 of 4" in says(browser), "the line that says how it stands")
-    wait(lambda: "feddig watch does not answer" in says(browser), "the news that the server is gone")
+        wait(lambda: "stopped at round 1 of 4" in state_line(browser), "the state")
+    wait(lambda: "feddig watch does not answer" in state_line(browser), "the message that the server is gone")
     assert points(browser) == pytest.approx([10], abs=0.05), "what was known is still shown"
     add_round(run, 25.0)
     with served(run, port):
         wait(lambda: len(points(browser)) == 2, "the round")
-        wait(lambda: "stopped at round 2 of 4" in says(browser), "the line that says how it stands")
+        wait(lambda: "stopped at round 2 of 4" in state_line(browser), "the state")
 
 
-def test_the_end_is_told(browser: Browser, growing: Path) -> None:
+@pytest.mark.slow
+def test_the_end_of_a_run_is_shown(browser: Browser, growing: Path) -> None:
     run = growing / "feddig" / "sequential" / "seed-0"
     with served(run) as server:
         browser.open(server.address)
-        wait(lambda: "stopped at round 7" in says(browser), "the line that says how it stands")
+        wait(lambda: "stopped at round 7" in state_line(browser), "the state")
         other = growing / "feddig" / "sequential" / "seed-1" / "summary.json"
         for accuracy in (64.0, 66.0, 68.0):
             add_round(run, accuracy)
         (run / "summary.json").write_bytes(other.read_bytes())
-        wait(lambda: "ended: all 10 rounds are done" in says(browser), "the end")
+        wait(lambda: "ended: all 10 rounds are done" in state_line(browser), "the end")
         assert "after every silo had left" in browser.text("h1")
-        assert browser.do("document.querySelector('.live').dataset.state") == "ended"
-        assert browser.complaints == []
-
-
-def test_nothing_is_wider_than_a_phone(browser: Browser, growing: Path) -> None:
-    with served(growing) as server:
-        browser.open(server.address, width=360, height=740)
-        wait(lambda: says(browser), "the line that says how it stands")
-        assert browser.do("document.documentElement.scrollWidth") == 360
+        assert browser.evaluate("document.querySelector('.live').dataset.state") == "ended"
+        assert browser.errors == []

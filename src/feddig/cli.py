@@ -1,7 +1,7 @@
-"""The command line: every command of `feddig`, and what becomes of mistakes.
+"""The command line of `feddig`: all commands, and how errors are reported.
 
-What a person reads while waiting goes to standard error; results go to standard output. Mistakes are
-one line and exit code 2. torch is imported only when a command really runs.
+Progress goes to standard error, results go to standard output. A user's mistake is one line and exit code 2.
+torch is imported only when a command runs.
 """
 
 import sys
@@ -30,7 +30,7 @@ from feddig.errors import FedDigError
 BAD_INPUT = 2
 
 UsageError: Any = typer.BadParameter.__bases__[0]
-"""What typer raises for mistakes in options: click's class, or that of the copy of click inside newer typers."""
+"""What typer raises for mistakes in options: click's class, or that of newer typer's own copy of click."""
 
 app = typer.Typer(
     name="feddig",
@@ -55,29 +55,29 @@ app.command("advise")(advise_command)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command; turn mistakes into one line and exit code 2."""
+    """Run a command; report a mistake in one line and exit with code 2."""
     try:
         code = app(args=arguments, prog_name="feddig", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except UsageError as error:
-        if type(error).__name__ == "NoArgsIsHelpError":  # the message is the help that was asked for
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
             print(error.format_message())
         else:
-            _say_error(f"{error.format_message()} See feddig --help.")
+            _print_error(f"{error.format_message()} See feddig --help.")
         sys.exit(BAD_INPUT)
     except FedDigError as error:
-        _say_error(str(error))
+        _print_error(str(error))
         sys.exit(BAD_INPUT)
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        _say_error(f"{place}{error.strerror or error}")
+        _print_error(f"{place}{error.strerror or error}")
         sys.exit(BAD_INPUT)
     except (KeyboardInterrupt, typer.Abort):
-        _say_error("interrupted")
+        _print_error("interrupted")
         sys.exit(INTERRUPTED)
 
 
-def _say_error(text: str) -> None:
+def _print_error(text: str) -> None:
     print(f"feddig: error: {' '.join(text.split())}", file=sys.stderr)
 
 

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from feddig.advise.choose import Choice, Rate, Row, Wanted, explain
 from feddig.files import FORMAT_VERSION, write_atomically
-from feddig.report.figures import COLOURS
+from feddig.report.pictures import COLOURS
 
 MARKERS = {"random": "o", "within-class": "s"}
 FARTHER = 8.0

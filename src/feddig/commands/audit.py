@@ -85,7 +85,8 @@ def audit_command(
     from feddig.audit.inputs import load_guidance, load_inputs
     from feddig.audit.subject import image_shape, prepare_subject
     from feddig.digest.digest import read_digest
-    from feddig.report.audit import draw_membership, draw_recovered, write_audit
+    from feddig.report.audit import write_audit
+    from feddig.report.pictures import draw_membership, draw_recovered
     from feddig.runs.build import learn_guidance
 
     torch.set_num_threads(threads)
@@ -168,10 +169,10 @@ def _check_out(out: Path) -> None:
 
 def _tell_the_run(out: Path, console: Console) -> None:
     """Let the page of the run that the audit lies in show it; a page that cannot be made does not undo the audit."""
-    from feddig.report.page import renew_page_above
+    from feddig.report.page import rebuild_run_page
 
     try:
-        page = renew_page_above(out)
+        page = rebuild_run_page(out)
     except FedDigError as error:
         console.print(f"the run's page does not show this audit: {error}", markup=False, highlight=False)
         return

@@ -1,4 +1,4 @@
-"""`feddig compare`: a grid of algorithms, scenarios and seeds."""
+"""`feddig compare`: run a grid of algorithms, scenarios and seeds."""
 
 import json
 import sys
@@ -15,9 +15,9 @@ from feddig.errors import FedDigError
 def compare_command(
     file: options.ExperimentFile = None,
     overrides: options.Overrides = None,
-    algorithms: Annotated[str, typer.Option(help="Names, with commas between.")] = "fedavg,frozen,feddig",
-    scenarios: Annotated[str, typer.Option(help="Names, with commas between.")] = "sequential",
-    seeds: Annotated[str, typer.Option(help="Numbers, with commas between.")] = "0",
+    algorithms: Annotated[str, typer.Option(help="Names, separated by commas.")] = "fedavg,frozen,feddig",
+    scenarios: Annotated[str, typer.Option(help="Names, separated by commas.")] = "sequential",
+    seeds: Annotated[str, typer.Option(help="Numbers, separated by commas.")] = "0",
     out: Annotated[Path, typer.Option(help="Folder of the comparison; finished runs in it are kept.")] = Path(
         "results/compare"
     ),
@@ -31,8 +31,7 @@ def compare_command(
     options.show_log(log_level)
     from feddig.core.absence import SCENARIOS
     from feddig.core.recipe import read_recipe
-    from feddig.report.comparison import write_comparison
-    from feddig.report.tables import as_rich
+    from feddig.report.comparison import to_rich, write_comparison
     from feddig.runs.compare import grid, run_grid
     from feddig.runs.outcome import write_page
     from feddig.runs.progress import choose_progress
@@ -54,10 +53,10 @@ def compare_command(
         (each.cell.experiment.algorithm.name, each.cell.experiment.absence.scenario, each.summary)
         for each in outcomes
     ]
-    lines, pictures = write_comparison(out, summaries, [each.cell.path for each in outcomes if each.summary])
+    rows, pictures = write_comparison(out, summaries, [each.cell.path for each in outcomes if each.summary])
     page = write_page(out)
     if as_json:
-        rows = [
+        runs = [
             {
                 "algorithm": each.cell.experiment.algorithm.name,
                 "scenario": each.cell.experiment.absence.scenario,
@@ -68,10 +67,10 @@ def compare_command(
             }
             for each in outcomes
         ]
-        print(json.dumps({"path": str(out), "runs": rows}, indent=2))
+        print(json.dumps({"path": str(out), "runs": runs}, indent=2))
     else:
-        # in a pipe there is no width to fit, and a cut table is of no use
-        Console(width=None if sys.stdout.isatty() else 120).print(as_rich(lines, str(out)))
+        # a pipe has no width, and a truncated table is useless
+        Console(width=None if sys.stdout.isatty() else 120).print(to_rich(rows, str(out)))
         print("\n".join(f"picture  {picture}" for picture in pictures))
         print("" if page is None else f"page     {page}\n", end="")
         print(f"results  {out}")

@@ -1,4 +1,4 @@
-"""`feddig figures`: the paper's figures, from results folders."""
+"""`feddig figures`: draw the paper's figures from results folders."""
 
 from functools import partial
 from pathlib import Path
@@ -12,54 +12,50 @@ from feddig.commands.options import DataDir
 from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
-    from feddig.report.guidance_pictures import ShownSamples
+    from feddig.report.pictures import EncodedImages
     from feddig.report.read_run import Run
 
 
 def figures_command(
-    kind: Annotated[
-        str, typer.Argument(metavar="KIND", help="Which figure; `list` lists them with what each shows.")
-    ],
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Which figure; `list` shows all of them.")],
     folders: Annotated[
         list[Path] | None,
-        typer.Argument(
-            metavar="DIR...", help="Results folders: of runs, or of comparisons, whose runs lie below."
-        ),
+        typer.Argument(metavar="DIR...", help="Folders of runs, or of comparisons."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for KIND.png and KIND.svg.")] = Path("figures"),
     measure: Annotated[
         str | None,
         typer.Option(
-            help="The accuracy that bars show, as final or absence_mean; without it the paper's "
-            "(rounds 251 to 259), or of shorter runs the last round's."
+            help="The accuracy that bars show, such as final or absence_mean; without it, the paper's "
+            "(mean of rounds 251 to 259), or for shorter runs that of the last round."
         ),
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Draw a figure of the paper from your own results, as PNG and SVG. Trains nothing."""
-    from feddig.report.paper.kinds import described, draw, takes_results
-    from feddig.report.paper.look import save_figure
+    from feddig.report.paper.figures import describe_figures, draw_figure, needs_results
+    from feddig.report.paper.style import save_figure
     from feddig.report.read_run import read_runs
 
     if kind == "list":
-        _print_kinds(described())
+        _print_table(describe_figures())
         return
-    if takes_results(kind) and not folders:
+    if needs_results(kind) and not folders:
         raise FedDigError(f"{kind}: is drawn from results; give the folders of runs or comparisons")
-    figure = draw(kind, read_runs(folders) if folders else [], measure, partial(_samples, data_dir))
+    figure = draw_figure(kind, read_runs(folders) if folders else [], measure, partial(_samples, data_dir))
     for path in save_figure(figure, out, kind):
         print(path)
 
 
-def _samples(data_dir: Path | None, run: "Run", count: int) -> "ShownSamples":
-    """Take raw images of a run's data; torch, which encodes them, is loaded for this figure alone."""
+def _samples(data_dir: Path | None, run: "Run", count: int) -> "EncodedImages":
+    """Return test images of a run's data; only this figure needs torch, which encodes them."""
     from feddig.runs.pictures import load_samples
 
     return load_samples(run.path, count, data_dir)
 
 
-def _print_kinds(kinds: list[tuple[str, str]]) -> None:
+def _print_table(rows: list[tuple[str, str]]) -> None:
     table = Table(show_header=False, box=None)
-    for kind in kinds:
-        table.add_row(*kind)
+    for row in rows:
+        table.add_row(*row)
     Console(width=None if Console().is_terminal else 140).print(table)

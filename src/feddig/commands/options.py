@@ -1,4 +1,4 @@
-"""What the commands share: their options, and how those are read."""
+"""Options that several commands share, and functions that read them."""
 
 import logging
 import sys
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 
 INTERRUPTED = 130
-"""The exit code after ctrl-c."""
+"""The exit code after Ctrl-C."""
 
 
 class LogLevel(StrEnum):
-    """How much the log says."""
+    """How much of the log is shown."""
 
     debug = "debug"
     info = "info"
@@ -31,7 +31,7 @@ class LogLevel(StrEnum):
 
 ExperimentFile = Annotated[
     Path | None,
-    typer.Argument(metavar="[FILE.toml]", help="The experiment; without one, the demo's setting."),
+    typer.Argument(metavar="[FILE.toml]", help="The experiment; without it, that of the demo."),
 ]
 Overrides = Annotated[
     list[str] | None,
@@ -45,12 +45,12 @@ Device = Annotated[
 DataDir = Annotated[
     Path | None,
     typer.Option(
-        envvar="FEDDIG_DATA", help="Folder with data: public sets, and what a relative data.path names."
+        envvar="FEDDIG_DATA", help="Folder with data: public sets, and where a relative data.path starts."
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only results and errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
-Level = Annotated[LogLevel, typer.Option(help="What of the log is shown on standard error.")]
+Level = Annotated[LogLevel, typer.Option(help="Show log messages of this level and above on standard error.")]
 
 
 def chosen_experiment(
@@ -59,7 +59,7 @@ def chosen_experiment(
     data_dir: Path | None,
     defaults: dict[str, Any] | None = None,
 ) -> "Experiment":
-    """Read the experiment that a command is about: its file or the demo's, with what --set changes."""
+    """Read the experiment of a command: its file or the demo's, changed by --set."""
     from feddig.experiment.toml import demo_experiment, read_experiment
 
     read = (
@@ -71,10 +71,10 @@ def chosen_experiment(
 
 
 def listed(option: str, text: str, known: Sequence[str] = ()) -> list[str]:
-    """Take names apart that stand with commas between; each must be known, if it is said which are."""
+    """Split a list of names at its commas; if `known` names are given, each must be one of them."""
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
-        raise FedDigError(f"{option}: names nothing")
+        raise FedDigError(f"{option}: give at least one name")
     for name in names:
         if known and name not in known:
             raise FedDigError(f"{option}: {name!r} is not known; {nearest(name, known)}")
@@ -82,14 +82,14 @@ def listed(option: str, text: str, known: Sequence[str] = ()) -> list[str]:
 
 
 def whole_number(option: str, text: str) -> int:
-    """Read a whole number from 0."""
+    """Read a whole number, 0 or larger."""
     if not text.isdecimal() or len(text) > 18:
         raise FedDigError(f"{option}: {text!r} is not a whole number below 10^18")
     return int(text)
 
 
 def show_log(level: LogLevel) -> None:
-    """Show the log on standard error from this level on."""
+    """Show log messages of this level and above on standard error."""
     log = logging.getLogger("feddig")
     log.handlers.clear()
     handler = logging.StreamHandler()
@@ -101,7 +101,7 @@ def show_log(level: LogLevel) -> None:
 
 @contextmanager
 def hint(text: str, *, when: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Tell how to go on when a command is interrupted by hand."""
+    """When the user interrupts a command, print how to continue it."""
     try:
         yield
     except (KeyboardInterrupt, typer.Abort):

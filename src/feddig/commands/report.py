@@ -1,4 +1,4 @@
-"""`feddig report`: one page about one run or many."""
+"""`feddig report`: write one page about one run or many."""
 
 import sys
 from pathlib import Path
@@ -14,19 +14,22 @@ def report_command(
         list[Path],
         typer.Argument(
             metavar="DIR...",
-            help="Results folders: of runs, or of comparisons, whose runs lie below; or of one audit.",
+            help="Folders of runs or comparisons, or of one audit.",
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Page to write; without it, report.html in the folder, or here.")
+        Path | None,
+        typer.Option(
+            help="Page to write; without it, report.html in the folder, or here if there are several."
+        ),
     ] = None,
     quiet: Quiet = False,
 ) -> None:
-    """Write one page about runs, to open in a browser: curves, absence, privacy, cost, settings. Trains nothing."""
+    """Write one page about runs for a browser: curves, absence, privacy, cost, settings. Trains nothing."""
     from feddig.report.page import write_report
 
-    page, missing = write_report(folders, out)
+    page, notes = write_report(folders, out)
     if not quiet:
-        for note in missing:
+        for note in notes:
             print(f"feddig: {note}", file=sys.stderr)
     print(page)

@@ -1,4 +1,4 @@
-"""`feddig run`: one experiment, from its file or from where it stopped."""
+"""`feddig run`: run one experiment, or resume one."""
 
 import json
 from contextlib import AbstractContextManager
@@ -22,7 +22,7 @@ def run_command(
         Path | None, typer.Option(help="New results folder; without it, one under results/.")
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Go on with the run in this results folder, which knows its data.")
+        Path | None, typer.Option(help="Resume the run in this results folder; its data are known.")
     ] = None,
     device: options.Device = "auto",
     data_dir: options.DataDir = None,

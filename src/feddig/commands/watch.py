@@ -1,4 +1,4 @@
-"""`feddig watch`: the report page of a run, a comparison or a federation while it goes on."""
+"""`feddig watch`: serve the report page of a run, a comparison or a federation while it is running."""
 
 import sys
 import webbrowser
@@ -14,7 +14,7 @@ from feddig.files import STARTING
 
 if TYPE_CHECKING:
     from feddig.federation.folders import ModeratorFolder
-    from feddig.report.live import LivePage, News
+    from feddig.report.live import FederationStatus, LivePage
 
 
 def watch_command(
@@ -26,32 +26,33 @@ def watch_command(
         ),
     ],
     port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes any free one.")
+        int, typer.Option(min=0, max=65535, help="Port to listen on; 0 chooses a free one.")
     ] = 8765,
     host: Annotated[
         str, typer.Option(help="Address to listen on; any other than the default lets others read the page.")
     ] = "127.0.0.1",
     open_: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in a browser.")] = False,
 ) -> None:
-    """Show the report page while a run or a federation goes on: rounds appear as they finish. Changes nothing."""
+    """Show the report page of a running experiment or federation: rounds appear as they finish. Changes nothing."""
     from feddig.report.live_server import LiveServer
 
-    page = _page_about(folder)
+    page = open_page(folder)
     with LiveServer(page, host, port) as server:
         if not server.is_private:
-            print(f"feddig: warning: anybody who reaches {host} can read this page", file=sys.stderr)
+            print(f"feddig: warning: anyone who can reach {host} can read this page", file=sys.stderr)
         try:
             print(server.address, flush=True)
             print(f"showing {folder}; Ctrl-C ends it", file=sys.stderr)
             if open_:
-                # a browser that runs in the terminal would keep us from answering it
+                # in a thread, because a browser in the terminal would block the server
                 Thread(target=webbrowser.open, args=(server.address,), daemon=True).start()
             server.serve_forever()
         except KeyboardInterrupt:
             print("\nended", file=sys.stderr)
 
 
-def _page_about(folder: Path) -> "LivePage":
+def open_page(folder: Path) -> "LivePage":
+    """Return the live page of a results folder or a federation's folder."""
     from feddig.federation.folders import FederationFolder, ModeratorFolder
     from feddig.report.live import LivePage
     from feddig.report.read_run import find_runs
@@ -60,10 +61,10 @@ def _page_about(folder: Path) -> "LivePage":
         raise FedDigError(f"{folder}: no such folder; start the run first, or make an empty folder for it")
     for moderator in (FederationFolder(folder).moderator, ModeratorFolder(folder)):
         if moderator.contract.is_file() and not (moderator.path / "silo.toml").exists():
-            return LivePage(moderator.run, partial(_news, moderator))
+            return LivePage(moderator.run, partial(_read_status, moderator))
     if (folder / "silo.toml").exists():
         raise FedDigError(
-            f"{folder}: is a silo's folder; results lie with the moderator, so watch its folder"
+            f"{folder}: is a silo's folder; results are in the moderator's folder, so watch that"
         )
     if next(find_runs(folder), None) is None and not _may_begin(folder):
         raise FedDigError(
@@ -74,21 +75,21 @@ def _page_about(folder: Path) -> "LivePage":
 
 
 def _may_begin(folder: Path) -> bool:
-    """Tell whether a run may begin here: the folder is empty, or a run or a comparison is just starting in it."""
+    """Return whether a run may begin here: the folder is empty, or a run or comparison is just starting in it."""
     is_empty = next(folder.iterdir(), None) is None
     return is_empty or any(True for depth in ("", "*/*/*/") for _ in folder.glob(f"{depth}{STARTING}"))
 
 
-def _news(moderator: "ModeratorFolder") -> "News":
-    """Read what a federation's moderator says of itself; nothing before it has said anything."""
+def _read_status(moderator: "ModeratorFolder") -> "FederationStatus":
+    """Read what a federation's moderator reports about itself; an empty status before it has reported anything."""
     from feddig.federation.status import read_status
-    from feddig.report.live import News
+    from feddig.report.live import FederationStatus
 
     try:
         status = read_status(moderator.status)
     except FedDigError:
         status = None
     if status is None:
-        return News()
+        return FederationStatus()
     names = tuple(str(silo["name"]) for silo in status.content["silos"])
-    return News(names, f"{status.content['state']}, {status.attendance}")
+    return FederationStatus(names, f"{status.content['state']}, {status.attendance}")

@@ -1,117 +1,104 @@
-"""The parts of the page that several runs have in common: the table, and the command for all of them.
+"""Write the files of a comparison: table.csv, table.md and one picture for each scenario."""
 
-The files of a comparison: table.csv, table.md, and a picture a scenario.
-"""
-
+import csv
+import io
 from collections.abc import Mapping, Sequence
-from html import escape
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.table import Table
+
 from feddig.files import write_atomically
-from feddig.report.figures import draw_curves
-from feddig.report.grouping import Curve, Group, mean_and_spread, spell
-from feddig.report.measures import MEASURES
-from feddig.report.page_data import all_runs
-from feddig.report.read_run import read_result
-from feddig.report.repeating import repeat_all
-from feddig.report.sections import repeat
-from feddig.report.tables import Line, as_csv, as_markdown, sortable, tabulate
+from feddig.report.measures import MEASURES, MeanAndDeviation, format_mean, mean_and_deviation
+from feddig.report.pictures import draw_curves
+from feddig.report.read_run import read_rounds
 
-TITLES = {
-    "final": "final",
-    "best": "best",
-    "absence_mean": "mean while away",
-    "absence_auc": "area while away",
-    "mean_251_259": "rounds 251–259",
-    "mean_250_299": "rounds 250–299",
-    "after_9": "9 after",
-    "after_50": "50 after",
-    "after_200": "200 after",
-    "frozen_own": "own, frozen",
-}
+SHOWN = ("final", "absence_mean", "best")
+"""The measures that fit a terminal; table.csv has them all."""
+CAPTION = "Test accuracy in percent, mean ± standard deviation over seeds"
 
 
-def comparison_sections(groups: Sequence[Group]) -> str:
-    """Tabulate every curve: mean and standard deviation over seeds, of each measure that any run reached."""
-    curves = [(group, curve) for group in groups for curve in group.curves]
-    reached = [name for name in MEASURES if any(curve.values(name) for _, curve in curves)]
-    if not reached:
-        return ""
-    has_times = any(_seconds(curve) for _, curve in curves)
-    heads = ["algorithm", "scenario", "seeds", *(TITLES.get(name, name) for name in reached)]
-    rows = []
-    for group, curve in curves:
-        cells = [
-            f'<th scope="row">{escape(curve.name)}</th>',
-            f"<td>{escape(group.title)}</td>",
-            f'<td class="number" data-value="{len(curve.runs)}">{len(curve.runs)}</td>',
-            *(_cell(_all(curve, name)) for name in reached),
-        ]
-        if has_times:
-            cells.append(_cell(mean_and_spread(_seconds(curve)), digits=2))
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    if has_times:
-        heads.append("s a round")
-    unfinished = sum(not run.finished for run in all_runs(groups))
-    waiting = f" {unfinished} unfinished, told as far as they got." if unfinished else ""
-    return (
-        '<section data-key="in figures"><h2>In figures</h2>'
-        + sortable(heads, rows, "figures", texts=(0, 1))
-        + '<p class="caption">Accuracy in percent, mean ± standard deviation over seeds. “9 after” is nine rounds '
-        "after the last leave; “own, frozen” is the run’s own model before the first leave."
-        f"{waiting}</p></section>"
-    )
+@dataclass(frozen=True)
+class TableRow:
+    """One algorithm in one scenario, over its seeds."""
 
-
-def _all(curve: Curve, measure: str) -> tuple[float, float | None] | None:
-    """Average a measure, but only if every seed reached it: a mean over some would not compare."""
-    values = [run.measures.get(measure) for run in curve.runs]
-    found = [value for value in values if value is not None]
-    return mean_and_spread(found) if len(found) == len(values) else None
-
-
-def _seconds(curve: Curve) -> list[float]:
-    told = [run.summary.get("seconds_per_round") for run in curve.runs]
-    return [float(value) for value in told if isinstance(value, int | float)]
-
-
-def _cell(value: tuple[float, float | None] | None, digits: int = 1) -> str:
-    if value is None:
-        return '<td class="number" data-value=""></td>'
-    mean, deviation = value
-    spread = "" if deviation is None else f' data-sd="{deviation:.4f}"'
-    shown = (
-        spell(value) if digits == 1 else f"{mean:.2f}" + ("" if deviation is None else f" ± {deviation:.2f}")
-    )
-    return f'<td class="number" data-value="{mean:.4f}"{spread}>{shown}</td>'
-
-
-def repeat_comparison(groups: Sequence[Group]) -> str:
-    """Show how to repeat all runs at once."""
-    runs = all_runs(groups)
-    if len(runs) < 2:
-        return ""
-    command = repeat_all(runs)
-    told = (
-        repeat(*command)
-        if command is not None
-        else "<p>These runs differ in more than algorithm, scenario and seed: repeat them one by one.</p>"
-    )
-    return f'<section data-key="repeat"><h2>How to repeat them all</h2>{told}</section>'
+    algorithm: str
+    scenario: str
+    seeds: int
+    failed: int
+    values: Mapping[str, MeanAndDeviation | None]
+    """By measure; None where a seed did not reach it."""
 
 
 def write_comparison(
     out: Path, summaries: Sequence[tuple[str, str, Mapping[str, Any] | None]], runs: Sequence[Path]
-) -> tuple[list[Line], list[Path]]:
-    """Write tables and pictures of finished runs into `out`; give the table's lines and the pictures' paths."""
-    lines = tabulate(summaries)
-    write_atomically(out / "table.csv", as_csv(lines))
-    write_atomically(out / "table.md", as_markdown(lines))
-    results = [read_result(path) for path in runs]
+) -> tuple[list[TableRow], list[Path]]:
+    """Write tables and pictures of finished runs into `out`; return the table's rows and the pictures' paths."""
+    rows = tabulate(summaries)
+    write_atomically(out / "table.csv", to_csv(rows))
+    write_atomically(out / "table.md", to_markdown(rows))
+    finished = [read_rounds(path) for path in runs]
     pictures = []
-    for scenario in dict.fromkeys(result.scenario for result in results):
+    for scenario in dict.fromkeys(run.scenario for run in finished):
         path = out / f"curves-{scenario}.png"
-        write_atomically(path, draw_curves([each for each in results if each.scenario == scenario], scenario))
+        write_atomically(path, draw_curves([run for run in finished if run.scenario == scenario], scenario))
         pictures.append(path)
-    return lines, pictures
+    return rows, pictures
+
+
+def tabulate(summaries: Sequence[tuple[str, str, Mapping[str, Any] | None]]) -> list[TableRow]:
+    """Average runs over seeds; each is given as its algorithm, scenario and summary (None if the run failed)."""
+    rows = []
+    for key in dict.fromkeys((algorithm, scenario) for algorithm, scenario, _ in summaries):
+        found = [summary for algorithm, scenario, summary in summaries if (algorithm, scenario) == key]
+        finished = [summary for summary in found if summary is not None]
+        values = {name: mean_and_deviation(each["accuracy"][name] for each in finished) for name in MEASURES}
+        values["seconds_per_round"] = mean_and_deviation(each["seconds_per_round"] for each in finished)
+        rows.append(TableRow(*key, len(finished), len(found) - len(finished), values))
+    return rows
+
+
+def to_csv(rows: Sequence[TableRow]) -> str:
+    """Return every measure as CSV, with mean and deviation in columns of their own."""
+    text = io.StringIO()
+    text.write("# feddig table, format_version 1\n")
+    writer = csv.writer(text, lineterminator="\n")
+    names = [*MEASURES, "seconds_per_round"]
+    columns = [column for name in names for column in (f"{name}_mean", f"{name}_sd")]
+    writer.writerow(["algorithm", "scenario", "seeds", "failed", *columns])
+    for row in rows:
+        cells = [cell for name in names for cell in (row.values[name] or (None, None))]
+        texts = ["" if cell is None else f"{cell:.4f}" for cell in cells]
+        writer.writerow([row.algorithm, row.scenario, row.seeds, row.failed, *texts])
+    return text.getvalue()
+
+
+def to_markdown(rows: Sequence[TableRow]) -> str:
+    """Return the shown measures as a Markdown table."""
+    heads = _heads()
+    lines = [heads, ["---"] * len(heads), *(_cells(row) for row in rows)]
+    table = "".join("| " + " | ".join(line) + " |\n" for line in lines)
+    return f"{table}\n{CAPTION}.\n<!-- format_version 1 -->\n"
+
+
+def to_rich(rows: Sequence[TableRow], title: str) -> Table:
+    """Return the same table for a terminal."""
+    table = Table(title=title, caption=CAPTION)
+    for place, head in enumerate(_heads()):
+        table.add_column(head, justify="left" if place < 2 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*_cells(row))
+    return table
+
+
+def _heads() -> list[str]:
+    return ["algorithm", "scenario", "seeds", *(name.replace("_", " ") for name in SHOWN), "s per round"]
+
+
+def _cells(row: TableRow) -> list[str]:
+    seeds = str(row.seeds) + (f" ({row.failed} failed)" if row.failed else "")
+    values = [row.values[name] for name in SHOWN]
+    numbers = ["-" if value is None else format_mean(value) for value in values]
+    seconds = row.values["seconds_per_round"]
+    return [row.algorithm, row.scenario, seeds, *numbers, "-" if seconds is None else format_mean(seconds, 2)]

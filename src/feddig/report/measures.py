@@ -1,12 +1,10 @@
-"""A run in figures: what a curve of accuracies and an availability table amount to. Needs no torch."""
+"""Compute the numbers that summarise runs: accuracy measures of one run, and means over seeds."""
 
 import itertools
-from collections.abc import Mapping, Sequence
-from statistics import fmean
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean, stdev
 
-if TYPE_CHECKING:
-    from feddig.core.absence import Absence
+from feddig.core.absence import Absence
 
 MEASURES = (
     "final", "best", "absence_mean", "absence_auc", "mean_251_259", "mean_250_299", "after_9", "after_50",
@@ -14,11 +12,14 @@ MEASURES = (
 )  # fmt: skip
 """The keys of `accuracy` in summary.json, in order."""
 
+MeanAndDeviation = tuple[float, float | None]
+"""A mean and the sample standard deviation; None where there is only one value."""
 
-def accuracy_measures(accuracies: Sequence[float], absence: "Absence") -> Mapping[str, float | None]:
-    """Compute every measure from the test accuracy of rounds 0, 1, 2 ...; None where it is not reached."""
-    phase = absence.absence_rounds()
-    away = [accuracies[round] for round in phase]
+
+def accuracy_measures(accuracies: Sequence[float], absence: Absence) -> Mapping[str, float | None]:
+    """Compute every measure from the accuracy of rounds 0, 1, 2 ...; None where it is not reached."""
+    absence_rounds = absence.absence_rounds()
+    while_away = [accuracies[round] for round in absence_rounds]
     first, last = absence.first_leave(), absence.last_leave()
 
     def mean_of(start: int, end: int) -> float | None:
@@ -30,8 +31,8 @@ def accuracy_measures(accuracies: Sequence[float], absence: "Absence") -> Mappin
     return {
         "final": accuracies[-1],
         "best": max(accuracies),
-        "absence_mean": fmean(away) if away else None,
-        "absence_auc": _area(phase, away),
+        "absence_mean": fmean(while_away) if while_away else None,
+        "absence_auc": _area(absence_rounds, while_away),
         "mean_251_259": mean_of(251, 259),
         "mean_250_299": mean_of(250, 299),
         "after_9": after(9),
@@ -42,10 +43,30 @@ def accuracy_measures(accuracies: Sequence[float], absence: "Absence") -> Mappin
 
 
 def _area(rounds: Sequence[int], values: Sequence[float]) -> float | None:
-    """Give the area under the curve by trapezoids, per round, so that it is a percentage again."""
+    """Return the area under the curve by trapezoids, divided by the rounds, so that it is a percentage again."""
     if not values:
         return None
     points = itertools.pairwise(zip(rounds, values, strict=True))
-    # between two absences lies no absence: no trapezoid spans a gap
+    # no trapezoid spans the rounds between two absences
     areas = [(left + right) / 2 for (before, left), (after, right) in points if after == before + 1]
     return fmean(areas or values)
+
+
+def mean_and_deviation(values: Iterable[float | None]) -> MeanAndDeviation | None:
+    """Return the mean and sample standard deviation; None if there are no values or one of them is None."""
+    numbers = []
+    for value in values:
+        if value is None:
+            return None
+        numbers.append(value)
+    if not numbers:
+        return None
+    return fmean(numbers), stdev(numbers) if len(numbers) > 1 else None
+
+
+def format_mean(value: MeanAndDeviation, digits: int = 1, *, signed: bool = False) -> str:
+    """Format a mean with its deviation, as 68.5 ± 0.7."""
+    mean, deviation = value
+    # a true minus sign is as wide as a plus
+    number = f"{mean:{'+' if signed else ''}.{digits}f}".replace("-", "−")
+    return number + ("" if deviation is None else f" ± {deviation:.{digits}f}")

@@ -1,4 +1,4 @@
-"""The report: one page that opens offline, made of results folders and nothing else."""
+"""Write the report: one HTML page about one or many runs, made from their results folders, that opens offline."""
 
 from collections.abc import Sequence
 from html import escape
@@ -6,121 +6,193 @@ from itertools import islice
 from pathlib import Path
 
 from feddig.files import write_atomically
-from feddig.report.audit import is_audit, rebuild_page
-from feddig.report.comparison import comparison_sections, repeat_comparison
-from feddig.report.frame import OFFLINE, Frame
-from feddig.report.grouping import Group, Headline, group_runs, tell
-from feddig.report.page_data import all_runs, page_data
+from feddig.report.audit import is_audit, rebuild_audit_page
+from feddig.report.grouping import Curve, Group, Headline, all_runs, group_runs, write_headline
+from feddig.report.html_parts import (
+    OFFLINE_PAGE,
+    PAGE,
+    PageTemplate,
+    head_cell,
+    mean_cell,
+    number_cell,
+    repeat_instructions,
+    sortable_table,
+    text_cell,
+)
+from feddig.report.measures import MEASURES, mean_and_deviation
+from feddig.report.page_data import page_data
 from feddig.report.read_run import Run, is_run, read_runs
-from feddig.report.run_files import AUDITS_LIE
+from feddig.report.run_files import AUDIT_DEPTH
+from feddig.report.run_settings import repeat_runs
 from feddig.report.sections import run_sections
 
-PAGE = "report.html"
-MOST_DETAILED = 60
-"""Runs that are told one by one; a page of more would be slow and nobody would read them."""
+MAX_RUNS = 60
+"""Runs that are described one by one; a page with more would be slow."""
+MEASURE_TITLES = {
+    "final": "final",
+    "best": "best",
+    "absence_mean": "mean while away",
+    "absence_auc": "area while away",
+    "mean_251_259": "rounds 251–259",
+    "mean_250_299": "rounds 250–299",
+    "after_9": "9 after",
+    "after_50": "50 after",
+    "after_200": "200 after",
+    "frozen_own": "own, frozen",
+}
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> tuple[Path, list[str]]:
-    """Write the page about all runs in these folders, or about one audit; give its place, and what was missing.
+    """Write the page about all runs in these folders, or about one audit; return its path and the runs' notes.
 
-    Without a place it goes into the folder, if there is one, and else into the working folder.
+    Without `out`, the page goes into the folder if there is one, and into the working folder if there are several.
     """
     if len(folders) == 1 and is_audit(folders[0]) and not is_run(folders[0]):
-        return rebuild_page(folders[0], out), []
+        return rebuild_audit_page(folders[0], out), []
     runs = read_runs(folders)
-    place = out or (folders[0] if len(folders) == 1 else Path()) / PAGE
-    write_atomically(place, build_page(runs))
-    return place, [f"{run.path}: {note}" for run in runs for note in run.notes]
+    path = out or (folders[0] if len(folders) == 1 else Path()) / PAGE
+    write_atomically(path, build_page(runs))
+    return path, [f"{run.path}: {note}" for run in runs for note in run.notes]
 
 
-def renew_page_above(audit: Path) -> Path | None:
-    """Make the page of the run anew in whose folder an audit lies; give its place, or None where there is no page.
-
-    A run without a page makes it at its end, and finds the audit then.
-    """
-    for folder in islice(audit.absolute().parents, AUDITS_LIE):
+def rebuild_run_page(audit: Path) -> Path | None:
+    """Rebuild the page of the run in whose folder an audit lies; return its path, or None if there is no page yet."""
+    for folder in islice(audit.absolute().parents, AUDIT_DEPTH):
         if is_run(folder) and (folder / PAGE).is_file():
             return write_report([folder])[0]
     return None
 
 
-def build_page(runs: Sequence[Run], frame: Frame = OFFLINE) -> str:
-    """Write the page about these runs, one or many."""
+def build_page(runs: Sequence[Run], template: PageTemplate = OFFLINE_PAGE) -> str:
+    """Return the page about these runs."""
     groups = group_runs(runs)
-    told = [tell(group) for group in groups]
-    main = "".join(
-        (
-            *(
-                _scenario(group, each, number)
-                for number, (group, each) in enumerate(zip(groups, told, strict=True))
-            ),
-            comparison_sections(groups),
-            _runs(groups),
-            repeat_comparison(groups),
-        )
-    )
-    title = f"{told[0].title}: {groups[0].main.name}, {groups[0].title}"
-    return frame.around(title, _about(groups), main, page_data(groups))
+    headlines = [write_headline(group) for group in groups]
+    scenarios = [
+        _scenario_section(group, headline, number)
+        for number, (group, headline) in enumerate(zip(groups, headlines, strict=True))
+    ]
+    main = "".join((*scenarios, _table_section(groups), _run_list(groups), _repeat_section(groups)))
+    title = f"{headlines[0].title}: {groups[0].main.name}, {groups[0].title}"
+    return template.render(title, _about(groups), main, page_data(groups))
 
 
 def _about(groups: Sequence[Group]) -> str:
     runs = all_runs(groups)
-    names = list(dict.fromkeys(curve.name for group in groups for curve in group.curves))
-    about = f"{len(runs)} runs" if len(runs) > 1 else f"{names[0]}, {groups[0].title}, seed {runs[0].seed}"
+    about = (
+        f"{len(runs)} runs"
+        if len(runs) > 1
+        else f"{groups[0].main.name}, {groups[0].title}, seed {runs[0].seed}"
+    )
     data = ", ".join(dict.fromkeys(str(run.setting("data.name")) for run in runs if run.setting("data.name")))
     return f"{about} · {data}" if data else about
 
 
-def _scenario(group: Group, told: Headline, number: int) -> str:
-    """Show a scenario: its headline, and the accuracy curves with the absence strip under them."""
+def _scenario_section(group: Group, headline: Headline, number: int) -> str:
+    """Return a scenario's headline, and its accuracy curves with the absence strip under them."""
     level = "h1" if number == 0 else "h2"
-    tiles = "".join(
-        f"<li><span>{escape(tile.title)}</span><b>{escape(tile.value)}</b><small>{escape(tile.says)}</small></li>"
-        for tile in told.tiles
+    figures = "".join(
+        f"<li><span>{escape(each.title)}</span><b>{escape(each.value)}</b><small>{escape(each.meaning)}</small></li>"
+        for each in headline.figures
     )
-    seeds = max(len(curve.runs) for curve in group.curves)
-    first = group.main.runs[0]
-    caption = f"{first.measured_on.capitalize()} accuracy after each round; under it, who was there"
-    if len(group.curves) > 1 or seeds > 1:
-        caption += f" ({group.main.name}, seed {first.seed})"
-    if first.measured_on == "validation":
-        caption += ". There were no test images: accuracy is that of the silos present, on their own images"
-    if seeds > 1:
-        caption += ". Lines are means over seeds, bands reach from the lowest seed to the highest"
-    # a deviation stays in the line of its mean
-    lede = " ".join(told.sentences).replace(" ± ", "\u00a0±\u00a0")
+    # a mean and its deviation stay on one line
+    lede = " ".join(headline.sentences).replace(" ± ", "\u00a0±\u00a0")
     return (
         f'<section class="scenario" data-key="scenario {escape(group.title)}">'
         f'<p class="eyebrow">Scenario {escape(group.title)}</p>'
-        f"<{level}>{escape(told.title)}</{level}><p class=lede>{escape(lede)}</p>"
-        f'<ul class="tiles">{tiles}</ul><figure data-chart="accuracy" data-group="{number}"></figure>'
-        f'<p class="caption">{escape(caption)}. <span class="hint">Arrow keys move the marker.</span></p></section>'
+        f"<{level}>{escape(headline.title)}</{level}><p class=lede>{escape(lede)}</p>"
+        f'<ul class="tiles">{figures}</ul><figure data-chart="accuracy" data-group="{number}"></figure>'
+        f'<p class="caption">{escape(_chart_caption(group))}. '
+        '<span class="hint">Arrow keys move the marker.</span></p></section>'
     )
 
 
-def _runs(groups: Sequence[Group]) -> str:
-    """Tell each run: openly if there is one, else folded, the one that matters most unfolded."""
-    runs = all_runs(groups)
-    names = [curve.name for group in groups for curve in group.curves for _ in curve.runs]
-    titles = [group.title for group in groups for curve in group.curves for _ in curve.runs]
+def _chart_caption(group: Group) -> str:
+    seeds = max(len(curve.runs) for curve in group.curves)
+    first = group.main.runs[0]
+    caption = f"{first.measured_on.capitalize()} accuracy after each round; below, which silos were here"
+    if len(group.curves) > 1 or seeds > 1:
+        caption += f" ({group.main.name}, seed {first.seed})"
+    if first.measured_on == "validation":
+        caption += ". There were no test images: accuracy is that of the present silos on their own validation images"
+    if seeds > 1:
+        caption += ". Lines are means over seeds, bands go from the lowest seed to the highest"
+    return caption
+
+
+def _table_section(groups: Sequence[Group]) -> str:
+    """Return the table of all curves: mean and deviation over seeds of each measure that any run reached."""
+    curves = [(group, curve) for group in groups for curve in group.curves]
+    reached = [name for name in MEASURES if any(curve.values(name) for _, curve in curves)]
+    if not reached:
+        return ""
+    seconds = {id(curve): mean_and_deviation(_seconds_per_round(curve)) for _, curve in curves}
+    has_seconds = any(seconds.values())
+    heads = ["algorithm", "scenario", "seeds", *(MEASURE_TITLES[name] for name in reached)]
+    heads += ["s per round"] if has_seconds else []
+    rows = []
+    for group, curve in curves:
+        # a mean over only some of the seeds could not be compared
+        means = (mean_and_deviation(run.measures.get(name) for run in curve.runs) for name in reached)
+        cells = [
+            head_cell(curve.name),
+            text_cell(group.title),
+            number_cell(len(curve.runs), str(len(curve.runs))),
+            *map(mean_cell, means),
+            *([mean_cell(seconds[id(curve)], digits=2)] if has_seconds else []),
+        ]
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    unfinished = sum(not run.finished for run in all_runs(groups))
+    note = f" {unfinished} unfinished, shown as far as they got." if unfinished else ""
+    return (
+        '<section data-key="table"><h2>Accuracy and time</h2>'
+        + sortable_table(heads, rows, "figures", text_columns=(0, 1))
+        + '<p class="caption">Accuracy in percent, mean ± standard deviation over seeds. “9 after” is nine rounds '
+        "after the last leave; “own, frozen” is the run’s own model before the first leave."
+        f"{note}</p></section>"
+    )
+
+
+def _seconds_per_round(curve: Curve) -> list[float]:
+    found = [run.summary.get("seconds_per_round") for run in curve.runs]
+    return [float(value) for value in found if isinstance(value, int | float)]
+
+
+def _run_list(groups: Sequence[Group]) -> str:
+    """Return the sections about each run; of several runs, only the first is unfolded."""
+    runs = [(group, curve, run) for group in groups for curve in group.curves for run in curve.runs]
     if len(runs) == 1:
-        return run_sections(runs[0], 0)
-    folded = "".join(
-        f'<details class="run" data-key="{escape(f"{names[number]}, {titles[number]}, {run.seed}")}"'
-        f"{' open' if number == 0 else ''}><summary><b>{escape(names[number])}</b> "
-        f"{escape(titles[number])}, seed {run.seed}{_end(run)}</summary>{run_sections(run, number)}</details>"
-        for number, run in enumerate(runs[:MOST_DETAILED])
-    )
-    cut = (
-        f'<p class="caption">The first {MOST_DETAILED} of {len(runs)} runs; give fewer folders to see the others.</p>'
-        if len(runs) > MOST_DETAILED
-        else ""
-    )
-    return f'<section data-key="each run"><h2>Each run</h2>{folded}{cut}</section>'
+        return run_sections(runs[0][2], 0)
+    items = []
+    for number, (group, curve, run) in enumerate(runs[:MAX_RUNS]):
+        key = escape(f"{curve.name}, {group.title}, {run.seed}")
+        items.append(
+            f'<details class="run" data-key="{key}"{" open" if number == 0 else ""}>'
+            f"<summary><b>{escape(curve.name)}</b> {escape(group.title)}, seed {run.seed}{_result(run)}</summary>"
+            f"{run_sections(run, number)}</details>"
+        )
+    if len(runs) > MAX_RUNS:
+        items.append(
+            f'<p class="caption">The first {MAX_RUNS} of {len(runs)} runs; give fewer folders to see the others.</p>'
+        )
+    return f'<section data-key="each run"><h2>Each run</h2>{"".join(items)}</section>'
 
 
-def _end(run: Run) -> str:
+def _result(run: Run) -> str:
     final = run.measures.get("final")
     if final is None:
         return ", no round finished"
     return f": {final:.1f} %" + ("" if run.finished else f" after {len(run.rows)} rounds, unfinished")
+
+
+def _repeat_section(groups: Sequence[Group]) -> str:
+    """Return how to repeat all runs at once."""
+    runs = all_runs(groups)
+    if len(runs) < 2:
+        return ""
+    found = repeat_runs(runs)
+    body = (
+        repeat_instructions(*found)
+        if found is not None
+        else "<p>These runs differ in more than algorithm, scenario and seed: repeat them one by one.</p>"
+    )
+    return f'<section data-key="repeat"><h2>How to repeat all runs</h2>{body}</section>'

@@ -1,6 +1,5 @@
-"""The numbers behind the page's charts, as the JSON block that its script draws them from."""
+"""Compute the numbers that a page's charts are drawn from; they go into the page as one JSON block."""
 
-import json
 from collections.abc import Sequence
 from itertools import pairwise
 from statistics import fmean
@@ -8,102 +7,92 @@ from typing import Any
 
 import numpy as np
 
-from feddig.report.grouping import Curve, Group
+from feddig.report.grouping import Curve, Group, all_runs
 from feddig.report.read_run import Run
 
-MOST_SILOS = 64
-"""Up to so many silos are drawn one by one; more are drawn as shares and quantiles."""
-MOST_VALUES = 300_000
-"""Validation accuracies in a page; with more, runs are drawn by their quantiles."""
+MAX_SILOS = 64
+"""Up to this many silos are drawn one by one; more are drawn as shares and quantiles."""
+MAX_VALUES = 300_000
+"""Validation accuracies in a page; with more, all runs are drawn as quantiles."""
 QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
 NOT_YET, HERE, RECALLED, AWAY = range(4)
-"""The states of the absence strip, as the script knows them."""
-USUAL = ("feddig", "fedavg")
-"""The curves that have the first colours, whether they are there or not."""
+"""The states of the absence strip; the script uses the same numbers."""
+FIXED_COLOURS = ("feddig", "fedavg")
+"""These curves always have the first colours, even where only one of them is present."""
 GREY, DASHES = 7, 4
-"""The last of the style sheet's colours, and how many kinds of dashes the script draws."""
+"""The number of the style sheet's last colour, and the number of dash patterns in the script."""
 DIGITS = 2
 """Of a percentage: finer than one image of ten thousand."""
 
 
 def page_data(groups: Sequence[Group]) -> dict[str, Any]:
-    """Gather what the charts show: a chart for each group, and the details of each run."""
+    """Return the numbers of all charts: one chart for each group, and the details of each run."""
     runs = all_runs(groups)
-    one_by_one = sum(run.silos * len(run.rows) for run in runs) <= MOST_VALUES
+    silo_by_silo = sum(run.silos * len(run.rows) for run in runs) <= MAX_VALUES
     curves = [curve for group in groups for curve in group.curves]
     names = list(dict.fromkeys(curve.name for curve in curves if curve.algorithm != "frozen"))
     return {
-        "groups": [_group(group, names) for group in groups],
-        "runs": [_details(run, one_by_one=one_by_one) for run in runs],
+        "groups": [_group_data(group, names) for group in groups],
+        "runs": [_run_data(run, silo_by_silo=silo_by_silo) for run in runs],
     }
 
 
-def all_runs(groups: Sequence[Group]) -> list[Run]:
-    """List the runs in the page's order."""
-    return [run for group in groups for curve in group.curves for run in curve.runs]
-
-
-def as_json_block(data: Any) -> str:
-    """Spell data so that nothing in it can end the element it stands in."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _group(group: Group, names: Sequence[str]) -> dict[str, Any]:
+def _group_data(group: Group, names: Sequence[str]) -> dict[str, Any]:
     first = group.main.runs[0]
     curves = []
     for curve in group.curves:
-        several = len(curve.runs) > 1
+        low = high = None
+        if len(curve.runs) > 1:
+            low = [_rounded(min(values, default=None)) for values in curve.by_round]
+            high = [_rounded(max(values, default=None)) for values in curve.by_round]
+        mean = [_rounded(fmean(values)) if values else None for values in curve.by_round]
         curves.append(
             {
                 "name": curve.name,
-                **_look(curve, names),
+                **_style(curve, names),
                 "seeds": curve.seeds,
-                "mean": [_rounded(fmean(values)) if values else None for values in curve.by_round],
-                "low": [_rounded(min(values, default=None)) for values in curve.by_round]
-                if several
-                else None,
-                "high": [_rounded(max(values, default=None)) for values in curve.by_round]
-                if several
-                else None,
+                "mean": mean,
+                "low": low,
+                "high": high,
             }
         )
     return {
         "title": group.title,
         "measured": first.measured_on,
-        "rounds": max(run.planned for curve in group.curves for run in curve.runs),
+        "rounds": max(run.planned_rounds for curve in group.curves for run in curve.runs),
         "curves": curves,
         "strip": _strip(first),
     }
 
 
-def _look(curve: Curve, names: Sequence[str]) -> dict[str, int]:
-    """Give a curve the same colour and dashes in every chart of the page, and the usual ones in every page."""
+def _style(curve: Curve, names: Sequence[str]) -> dict[str, int]:
+    """Return a curve's colour and dashes, which are the same in every chart of the page."""
     if curve.algorithm == "frozen":
         return {"colour": GREY, "dash": 2}
-    if curve.name in USUAL:
-        return {"colour": USUAL.index(curve.name), "dash": USUAL.index(curve.name)}
-    place = [name for name in names if name not in USUAL].index(curve.name)
-    return {
-        "colour": len(USUAL) + place % (GREY - len(USUAL)),
-        "dash": (len(USUAL) + place) % DASHES,
-    }
+    if curve.name in FIXED_COLOURS:
+        number = FIXED_COLOURS.index(curve.name)
+        return {"colour": number, "dash": number}
+    number = [name for name in names if name not in FIXED_COLOURS].index(curve.name)
+    fixed = len(FIXED_COLOURS)
+    return {"colour": fixed + number % (GREY - fixed), "dash": (fixed + number) % DASHES}
 
 
-def _details(run: Run, *, one_by_one: bool) -> dict[str, Any]:
-    is_each = one_by_one and run.silos <= MOST_SILOS
-    table = _by_silo(run)
+def _run_data(run: Run, *, silo_by_silo: bool) -> dict[str, Any]:
+    silo_by_silo = silo_by_silo and run.silos <= MAX_SILOS
+    table = _validation_by_silo(run)
     return {
-        "silos": run.silo_names if run.silos <= MOST_SILOS else [],
+        "silos": run.silo_names if run.silos <= MAX_SILOS else [],
         "strip": _strip(run),
-        "validation": [[_rounded(value) for value in row] for row in table.tolist()] if is_each else None,
-        "ribbon": None if is_each else _ribbon(table),
+        "validation": [[_rounded(value) for value in row] for row in table.tolist()]
+        if silo_by_silo
+        else None,
+        "ribbon": None if silo_by_silo else _quantiles(table),
         "times": split_times(run),
     }
 
 
-def _by_silo(run: Run) -> np.ndarray:
-    """Lay validation accuracy out as silo x round, not a number where it was not measured."""
+def _validation_by_silo(run: Run) -> np.ndarray:
+    """Return validation accuracy as silo x round, NaN where it was not measured."""
     table = np.full((run.silos, len(run.rows)), np.nan)
     for round, row in enumerate(run.validation):
         found = np.array([np.nan if value is None else value for value in row[: run.silos]], dtype=float)
@@ -111,8 +100,8 @@ def _by_silo(run: Run) -> np.ndarray:
     return table
 
 
-def _ribbon(table: np.ndarray) -> list[list[float | None]]:
-    """Give quantiles over silos, a row each."""
+def _quantiles(table: np.ndarray) -> list[list[float | None]]:
+    """Return the quantiles over silos, one row for each quantile."""
     columns = (column[~np.isnan(column)] for column in table.T)
     found = [
         np.quantile(column, QUANTILES) if column.size else [np.nan] * len(QUANTILES) for column in columns
@@ -120,8 +109,8 @@ def _ribbon(table: np.ndarray) -> list[list[float | None]]:
     return [[_rounded(float(value)) for value in row] for row in np.transpose(found)] if found else []
 
 
-def states(run: Run) -> np.ndarray:
-    """Say of each silo and round done (or planned, if none is done) what the strip shows."""
+def silo_states(run: Run) -> np.ndarray:
+    """Return the state of each silo in each round that is done (or planned, if none is done)."""
     if run.absence is None:
         return np.zeros((0, 0), dtype=int)
     rounds = min(run.absence.rounds, len(run.rows)) or run.absence.rounds
@@ -132,33 +121,33 @@ def states(run: Run) -> np.ndarray:
     return table
 
 
-def stretches(row: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Cut a silo's states into stretches: first round, round after the last, state."""
+def split_into_periods(row: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Split a row into periods of equal values: first round, round after the last, value."""
     edges = [0, *(place for place in range(1, len(row)) if row[place] != row[place - 1]), len(row)]
     return [(start, end, int(row[start])) for start, end in pairwise(edges) if end > start]
 
 
 def _strip(run: Run) -> dict[str, Any]:
-    table = states(run)
-    if len(table) > MOST_SILOS:
+    table = silo_states(run)
+    if len(table) > MAX_SILOS:
         counts = [(table == state).sum(axis=0).tolist() for state in (NOT_YET, HERE, RECALLED, AWAY)]
         return {"silos": len(table), "names": None, "bars": None, "counts": counts}
-    # lengths and states in turn: half as many bytes as where each stretch begins and ends
+    # lengths and states in turn take half the bytes of starts, ends and states
     bars = [
-        [number for start, end, state in stretches(row) for number in (end - start, state)]
+        [number for start, end, state in split_into_periods(row) for number in (end - start, state)]
         for row in table.tolist()
     ]
     return {"silos": len(table), "names": run.silo_names, "bars": bars, "counts": None}
 
 
 def split_times(run: Run) -> dict[str, list[float]]:
-    """Split each round's seconds: waiting for silos, recall, joint update, and the rest, measuring mostly."""
+    """Split each round's seconds into silos, recall, joint update and the rest, which is mostly measuring."""
 
     def column(key: str) -> list[float]:
         return [_seconds(row.get(key)) for row in run.rows]
 
     silos, recall, joint = column("seconds_silos"), column("seconds_recall"), column("seconds_joint")
-    # recall models may train beside the silos, and then the parts add up to more than the whole
+    # recall models may train at the same time as the silos; then the parts add up to more than the whole
     rest = [
         max(0.0, whole - sum(parts))
         for whole, *parts in zip(column("seconds"), silos, recall, joint, strict=True)

@@ -190,13 +190,13 @@ def _branches(plans: Sequence[_Plan]) -> dict[int, tuple[int, int]]:
 def _branch(parent: ResultsFolder, child: Cell, plan: _Plan) -> None:
     """Copy an interrupted run into the child's folder; its experiment.toml is written last."""
     folder = ResultsFolder(child.path)
-    folder.claim()
+    folder.create()
     for name in ("digests", "checkpoint"):
         if (parent.path / name).exists():
             shutil.copytree(parent.path / name, child.path / name)
     shutil.copy(parent.path / "metrics.jsonl", child.path)
     partition = (parent.path / "partition.csv").read_text(encoding="utf-8")
-    folder.write_setting(plan.experiment, partition, plan.availability)
+    folder.write_setup(plan.experiment, partition, plan.availability)
     write_atomically(
         child.path / "log.txt", f"branched from {parent.path} after {_rounds_done(parent)} rounds\n"
     )

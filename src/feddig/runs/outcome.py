@@ -20,8 +20,8 @@ from feddig.experiment.setup import describe_device
 from feddig.files import FORMAT_VERSION
 from feddig.models.flat import FlatNetwork
 from feddig.privacy.mechanism import guarantee
-from feddig.report.figures import draw_run
 from feddig.report.page import write_report
+from feddig.report.pictures import draw_run
 from feddig.runs.results_folder import ResultsFolder
 
 log = logging.getLogger("feddig")

@@ -21,7 +21,7 @@ from feddig.experiment.setup import load_data
 from feddig.experiment.toml import read_experiment
 from feddig.files import FORMAT_VERSION, write_atomically, write_tensors
 from feddig.models.encoder import load_encoder
-from feddig.report.guidance_pictures import ShownSamples
+from feddig.report.pictures import EncodedImages
 
 COUNTS, MEANS = "classes.json", "class_means.safetensors"
 IMAGES = 200
@@ -58,7 +58,7 @@ def class_means(images: Images, classes: int) -> np.ndarray:
     return means
 
 
-def load_samples(folder: Path, count: int, data_dir: Path | None = None) -> ShownSamples:
+def load_samples(folder: Path, count: int, data_dir: Path | None = None) -> EncodedImages:
     """Return test images of a run's data set, from each class in turn; no silo holds them."""
     experiment = read_experiment(folder / "experiment.toml")
     if data_dir is not None and experiment.data.name in PUBLISHED:
@@ -72,7 +72,7 @@ def load_samples(folder: Path, count: int, data_dir: Path | None = None) -> Show
     if source.features is None:
         raise FedDigError(f"{folder}: its encoder gives no features")
     images = source.images(torch.arange(len(chosen)))
-    return ShownSamples(images.numpy(), source.features.numpy(), chosen.labels)
+    return EncodedImages(images.numpy(), source.features.numpy(), chosen.labels)
 
 
 def _in_turn(dataset: Dataset, count: int) -> Iterator[int]:

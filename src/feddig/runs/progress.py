@@ -1,4 +1,4 @@
-"""Telling a person how a run goes: a live bar in a terminal, plain lines elsewhere."""
+"""Show the progress of a run: a bar in a terminal, plain lines elsewhere."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -10,69 +10,72 @@ from rich.progress import Progress as RichProgress
 
 from feddig.experiment.experiment import Experiment
 
+MAX_EVENTS = 8
+"""Departures and returns that are listed before the first round."""
+
 
 class Progress(Protocol):
-    """Whatever wants to know about rounds."""
+    """Is called when a run starts, after each round, and when no more rounds come."""
 
     def start(self, experiment: Experiment, done: int, rounds: int, events: Sequence[str]) -> None:
-        """Hear that a run starts (or goes on after some rounds), and who will come and go when."""
+        """Start with `done` rounds finished; `events` say which silos leave and return when."""
         ...
 
     def round(self, row: Mapping[str, Any]) -> None:
-        """Hear of a finished round: its row of metrics."""
+        """Show a finished round by its row of metrics."""
         ...
 
     def stop(self) -> None:
-        """Hear that no more rounds come."""
+        """Stop: no more rounds come."""
         ...
 
 
 class Silent:
-    """Says nothing."""
+    """Shows nothing."""
 
     def start(self, experiment: Experiment, done: int, rounds: int, events: Sequence[str]) -> None:
-        """Say nothing."""
+        """Show nothing."""
 
     def round(self, row: Mapping[str, Any]) -> None:
-        """Say nothing."""
+        """Show nothing."""
 
     def stop(self) -> None:
-        """Say nothing."""
+        """Show nothing."""
 
 
-class Lines:
-    """A plain line a round, for logs and pipes."""
+class ProgressLines:
+    """Prints one line for each round, for logs and pipes."""
 
     def __init__(self, console: Console) -> None:
-        self._console, self._rounds, self._left = console, 0, 0
-        self._begun, self._prepared = time.perf_counter(), 0.0
+        self._console, self._rounds, self._remaining = console, 0, 0
+        self._started, self._preparing = time.perf_counter(), 0.0
 
     def start(self, experiment: Experiment, done: int, rounds: int, events: Sequence[str]) -> None:
-        """Say what starts."""
-        self._rounds, self._left, self._begun = rounds, rounds - done, time.perf_counter()
-        self._say(f"{title(experiment)}: rounds {done} to {rounds - 1}")
-        self._say(outlook(events))
+        """Print what starts."""
+        self._rounds, self._remaining, self._started = rounds, rounds - done, time.perf_counter()
+        self._print(f"{run_title(experiment)}: rounds {done} to {rounds - 1}")
+        self._print(describe_events(events))
 
     def round(self, row: Mapping[str, Any]) -> None:
-        """Say what the round brought."""
-        finished = self._left - (self._rounds - 1 - row["round"])
-        self._prepared += row["seconds_preparing"]
-        working = time.perf_counter() - self._begun - self._prepared
-        left = working / max(finished, 1) * (self._left - finished)
-        self._say(
+        """Print the round's accuracy and silos, and the time that is left."""
+        finished = self._remaining - (self._rounds - 1 - row["round"])
+        self._preparing += row["seconds_preparing"]
+        working = time.perf_counter() - self._started - self._preparing
+        left = working / max(finished, 1) * (self._remaining - finished)
+        self._print(
             f"round {row['round']:>3} of {self._rounds}  accuracy {row['test_accuracy']:5.1f} %  "
-            f"{attendance(row)}{preparation(row)}  {left:.0f} s left"
+            f"{describe_silos(row)}{describe_preparation(row)}  {left:.0f} s left"
         )
 
     def stop(self) -> None:
-        """Say nothing: the last round was said."""
+        """Print nothing: the last round is already printed."""
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-class Live:
-    """A bar that moves: round, who is here, who is recalled, accuracy, time left."""
+class ProgressBar:
+    """Shows a bar with the round, the accuracy, which silos are here and recalled, and the time left."""
 
     def __init__(self, console: Console) -> None:
         self._bar = RichProgress(
@@ -80,7 +83,7 @@ class Live:
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("{task.fields[accuracy]}"),
-            TextColumn("{task.fields[attendance]}"),
+            TextColumn("{task.fields[silos]}"),
             TimeRemainingColumn(),
             console=console,
         )
@@ -88,50 +91,51 @@ class Live:
 
     def start(self, experiment: Experiment, done: int, rounds: int, events: Sequence[str]) -> None:
         """Show the bar."""
-        self._bar.console.print(outlook(events), markup=False, highlight=False)
+        self._bar.console.print(describe_events(events), markup=False, highlight=False)
         self._task = self._bar.add_task(
-            title(experiment), total=rounds, completed=done, accuracy="", attendance="", start=True
+            run_title(experiment), total=rounds, completed=done, accuracy="", silos="", start=True
         )
         self._bar.start()
 
     def round(self, row: Mapping[str, Any]) -> None:
-        """Move the bar on."""
+        """Advance the bar."""
         assert self._task is not None
         accuracy = f"{row['test_accuracy']:5.1f} %"
-        self._bar.update(
-            self._task, advance=1, accuracy=accuracy, attendance=attendance(row) + preparation(row)
-        )
+        silos = describe_silos(row) + describe_preparation(row)
+        self._bar.update(self._task, advance=1, accuracy=accuracy, silos=silos)
 
     def stop(self) -> None:
-        """Leave the bar as it stands."""
+        """Leave the bar as it is."""
         self._bar.stop()
 
 
 def choose_progress(console: Console, *, quiet: bool) -> Progress:
-    """Choose by where the output goes."""
+    """Return a bar for a terminal, lines for anything else, and nothing if `quiet`."""
     if quiet:
         return Silent()
-    return Live(console) if console.is_terminal else Lines(console)
+    return ProgressBar(console) if console.is_terminal else ProgressLines(console)
 
 
-def outlook(events: Sequence[str], most: int = 8) -> str:
-    """Say who comes and goes when, the first few at least."""
-    more = f"; and {len(events) - most} more, see log.txt" if len(events) > most else ""
-    return "; ".join(events[:most]) + more if events else "everybody stays"
-
-
-def title(experiment: Experiment) -> str:
-    """Name a run in a few words."""
+def run_title(experiment: Experiment) -> str:
+    """Return the algorithm, scenario and seed of a run."""
     return f"{experiment.algorithm.name}, {experiment.absence.scenario}, seed {experiment.seed}"
 
 
-def preparation(row: Mapping[str, Any]) -> str:
-    """Say what a round's time went on besides training, where that is much."""
-    seconds = row["seconds_preparing"]
-    return f"  (compiling and recording: {seconds:.1f} s, once)" if seconds >= 0.1 else ""
+def describe_events(events: Sequence[str]) -> str:
+    """Return the first few events in one line."""
+    if not events:
+        return "every silo stays"
+    more = len(events) - MAX_EVENTS
+    return "; ".join(events[:MAX_EVENTS]) + (f"; and {more} more, see log.txt" if more > 0 else "")
 
 
-def attendance(row: Mapping[str, Any]) -> str:
-    """Say who is here and who is recalled."""
+def describe_silos(row: Mapping[str, Any]) -> str:
+    """Return which silos are here and which are recalled."""
     here, recalled = (" ".join(map(str, row[key])) or "nobody" for key in ("present", "recalled"))
     return f"here: {here}" + (f"  recalled: {recalled}" if row["recalled"] else "")
+
+
+def describe_preparation(row: Mapping[str, Any]) -> str:
+    """Return the time that a round spent on compiling rather than training, if it is long."""
+    seconds = row["seconds_preparing"]
+    return f"  (compiling and recording: {seconds:.1f} s, once)" if seconds >= 0.1 else ""

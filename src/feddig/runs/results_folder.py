@@ -1,6 +1,6 @@
-"""log.txt of a run: what happened while it lasted, and the lock by which one process alone works on it.
+"""A run's results folder: written after every round, so that a kill at any moment loses no finished round.
 
-A run's results folder: written as the run goes, so that a kill at any moment loses nothing.
+While a process works on a run it holds a lock on the folder's log.txt.
 """
 
 import json
@@ -37,31 +37,31 @@ except ImportError:
 
 log = logging.getLogger("feddig")
 
-LOCK_SECONDS = 0.05
-LOOK_SECONDS = 0.3
-"""Whoever watches a run holds its lock for an instant, to see whether it is taken: so much patience it always has."""
+LOCK_RETRY_SECONDS = 0.05
+MIN_LOCK_SECONDS = 0.3
+"""A run tries at least this long to get its lock: feddig watch takes the lock for an instant to see if it is free."""
 
 
 @contextmanager
 def open_log(folder: Path, patience: float = 0.0) -> Iterator[None]:
-    """Copy the log into a results folder's log.txt while a run lasts.
+    """Lock a results folder, and copy the log into its log.txt, while a run is worked on.
 
-    Where another process is at work there, wait so many seconds for it to end.
+    If another process works on the run, wait up to `patience` seconds for it to end.
     """
     handler = logging.FileHandler(folder / "log.txt", encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     level, propagate = log.level, log.propagate
     if not log.isEnabledFor(logging.INFO):
-        # the file wants what the user's own handlers were not set up for
+        # log.txt gets all of INFO, even where the user's own handlers show less
         log.setLevel(logging.INFO)
         log.propagate = False
     log.addHandler(handler)
     try:
-        _lock(handler, folder, time.monotonic() + max(patience, LOOK_SECONDS))
+        _lock(handler, folder, time.monotonic() + max(patience, MIN_LOCK_SECONDS))
         log.info("log, format_version %d", FORMAT_VERSION)
         yield
     except (FedDigError, KeyboardInterrupt) as error:
-        # no louder: the caller tells the user, this tells whoever reads the file
+        # at INFO, because the caller reports the error to the user; this line is for log.txt
         log.info("stopped: %s", str(error) or "interrupted")
         raise
     finally:
@@ -72,9 +72,9 @@ def open_log(folder: Path, patience: float = 0.0) -> Iterator[None]:
 
 
 def _lock(handler: logging.FileHandler, folder: Path, until: float) -> None:
-    """Hold the folder for this process alone; the system lets go of it however the process ends."""
+    """Lock the folder for this process; the system releases the lock however the process ends."""
     if fcntl is None or handler.stream is None:
-        return  # Windows: the user must take care
+        return  # Windows has no such lock
     while True:
         try:
             fcntl.flock(handler.stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -82,36 +82,32 @@ def _lock(handler: logging.FileHandler, folder: Path, until: float) -> None:
         except BlockingIOError:
             if time.monotonic() >= until:
                 raise FedDigError(
-                    f"{folder}: another process is at work on this run; wait for it to end"
+                    f"{folder}: another process is working on this run; wait for it to end"
                 ) from None
-        time.sleep(LOCK_SECONDS)
-
-
-TIMES = ("seconds", "seconds_silos", "seconds_recall", "seconds_joint", "seconds_preparing")
-"""The fields of a metrics row that differ between two runs of the same seed."""
+        time.sleep(LOCK_RETRY_SECONDS)
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The last finished round."""
+    """The state after the last finished round."""
 
     rounds: int
-    """How many rounds are done."""
+    """The number of finished rounds."""
     state: dict[str, Tensor]
     digests: dict[int, Digest]
     inputs: Mapping[str, str]
-    """What the run is made from, by hash."""
+    """Hashes of what the run was started with."""
 
 
 class ResultsFolder:
-    """The files of one run. A round is done once its checkpoint is in place; later rows are rewound."""
+    """The files of one run. A round is finished once its checkpoint is written; later metrics are dropped."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     @property
     def started(self) -> bool:
-        """Whether a run was begun here."""
+        """Whether a run was started here."""
         return (self.path / "experiment.toml").exists()
 
     @property
@@ -119,8 +115,8 @@ class ResultsFolder:
         """Whether the run here is complete: its summary is written last."""
         return (self.path / "summary.json").exists()
 
-    def claim(self) -> None:
-        """Make the folder for a new run; one that holds anything else than a cut-off start is left alone."""
+    def create(self) -> None:
+        """Create the folder for a new run; a folder that holds anything but an interrupted start is an error."""
         if self.started:
             raise FedDigError(
                 f"{self.path}: holds a run already; continue it with --resume, or choose another --out"
@@ -130,20 +126,20 @@ class ResultsFolder:
             entries = sorted(self.path.iterdir()) if self.path.is_dir() else [self.path]
             if entries:
                 raise FedDigError(
-                    f"{self.path}: holds {entries[0].name!r}, which is not ours; choose another --out"
+                    f"{self.path}: holds {entries[0].name!r}, which feddig did not write; choose another --out"
                 )
         self.path.mkdir(parents=True, exist_ok=True)
         mark.touch()
-        for entry in self.path.iterdir():  # left by a start that was killed: nothing was trained yet
+        for entry in self.path.iterdir():  # files of a start that was killed before any training
             if entry.is_dir():
                 shutil.rmtree(entry)
             elif entry != mark:
                 entry.unlink()
 
-    def write_setting(self, experiment: Experiment, partition: str | None, availability: str) -> None:
-        """Write what the run is made of; the experiment goes last, as the sign that the others are there.
+    def write_setup(self, experiment: Experiment, partition: str | None, availability: str) -> None:
+        """Write availability, partition and experiment; the experiment last, because it marks the run as started.
 
-        Where every silo has data of its own there is no partition.
+        There is no partition where every silo has its own data.
         """
         if partition is not None:
             write_atomically(self.path / "partition.csv", partition)
@@ -152,11 +148,11 @@ class ResultsFolder:
         (self.path / STARTING).unlink(missing_ok=True)
 
     def write_availability(self, table: str) -> None:
-        """Write who is there in each round; in a federation that is known only afterwards."""
+        """Write which silos are present in each round; a federation writes it again after each round."""
         write_atomically(self.path / "availability.csv", table)
 
-    def check_setting(self, partition: str, availability: str) -> None:
-        """On resuming, check that data and absence still come out as they did."""
+    def check_setup(self, partition: str, availability: str) -> None:
+        """On resuming, check that partition and availability are the same as at the start."""
         for name, text in (("partition.csv", partition), ("availability.csv", availability)):
             if (self.path / name).read_text(encoding="utf-8") != text:
                 raise FileFormatError(
@@ -164,7 +160,7 @@ class ResultsFolder:
                 )
 
     def experiment(self) -> Experiment:
-        """Read the resolved experiment back."""
+        """Read the resolved experiment."""
         if not self.started:
             raise FileFormatError(
                 f"{self.path}: holds no experiment.toml, so there is nothing to resume here"
@@ -172,15 +168,15 @@ class ResultsFolder:
         return read_experiment(self.path / "experiment.toml")
 
     def digest_path(self, silo: int) -> Path:
-        """Say where a silo's digest lies."""
+        """Return the path of a silo's digest."""
         return self.path / "digests" / f"silo-{silo}.safetensors"
 
     def keep_digest(self, digest: Digest) -> None:
-        """Write a digest when it arrives."""
+        """Write a digest that has arrived."""
         write_digest(self.digest_path(digest.silo), digest)
 
     def kept_digest(self, silo: int) -> Digest | None:
-        """Read a digest that arrived before, if it did: fresh noise would be a second release."""
+        """Read a digest that arrived before, if any; making it again with new noise would be a second release."""
         path = self.digest_path(silo)
         return read_digest(path) if path.exists() else None
 
@@ -192,7 +188,7 @@ class ResultsFolder:
             os.fsync(stream.fileno())
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Read the rows of the rounds so far."""
+        """Read the rows of metrics.jsonl."""
         return self._rows(self._lines())
 
     def _lines(self) -> list[bytes]:
@@ -212,20 +208,22 @@ class ResultsFolder:
             rows.append(row)
         return rows
 
-    def rewind(self, rounds: int) -> None:
-        """Drop rows past the checkpoint: those of a round that was cut off before it was done."""
+    def drop_rows_after(self, rounds: int) -> None:
+        """Drop the rows after this many rounds: those of a round that was interrupted before its checkpoint."""
         path = self.path / "metrics.jsonl"
         lines = self._lines()[:rounds]
         rows = self._rows(lines)
         if [row.get("round") for row in rows] != list(range(rounds)):
-            raise FileFormatError(f"{path}: lacks rows of the {rounds} rounds that the checkpoint has done")
+            raise FileFormatError(
+                f"{path}: lacks rows of the {rounds} rounds that the checkpoint has finished"
+            )
         kept = b"".join(line + b"\n" for line in lines)
         if kept != (path.read_bytes() if path.exists() else None):
             write_atomically(path, kept)
 
     @property
     def checkpoint_path(self) -> Path:
-        """Say where the checkpoint lies."""
+        """The path of the checkpoint."""
         return self.path / "checkpoint" / "state.safetensors"
 
     def write_checkpoint(
@@ -235,14 +233,14 @@ class ResultsFolder:
         digests: Mapping[int, Digest],
         inputs: Mapping[str, str],
     ) -> None:
-        """Put the state after so many rounds in place of the last one; digests are referred to by hash."""
+        """Replace the checkpoint by the state after this many rounds; it refers to digests by hash."""
         hashes = {str(silo): digest.hash for silo, digest in sorted(digests.items())}
         arrays = {name: tensor.detach().cpu().numpy() for name, tensor in state.items()}
         facts = {"rounds": str(rounds), "digests": json.dumps(hashes), "inputs": json.dumps(inputs)}
         write_tensors(self.checkpoint_path, "checkpoint", arrays, facts)
 
     def read_checkpoint(self, *, new_releases: bool = False) -> Checkpoint | None:
-        """Read the last finished round with its digests, or newer ones if that is allowed; None before the first."""
+        """Read the last checkpoint and its digests, or newer digests if `new_releases`; None before the first round."""
         if not self.checkpoint_path.exists():
             return None
         arrays, facts = read_tensors(self.checkpoint_path, "checkpoint")
@@ -255,14 +253,14 @@ class ResultsFolder:
         state = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return Checkpoint(int(facts["rounds"]), state, digests, json.loads(facts["inputs"]))
 
-    def clear_parts(self) -> None:
-        """Remove the parts of files that were being written when a process was killed."""
+    def remove_partial_files(self) -> None:
+        """Remove partial files that a killed process left."""
         for part in self.path.rglob(".*.part"):
             part.unlink()
         (self.path / STARTING).unlink(missing_ok=True)
 
     def write_model(self, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
-        """Write model.safetensors or guidance.safetensors, named as the module's state dict is."""
+        """Write model.safetensors or guidance.safetensors, with the tensor names of the module's state dict."""
         arrays = {key: tensor.numpy() for key, tensor in tensors.items()}
         write_tensors(self.path / f"{name}.safetensors", name, arrays, facts)
 
@@ -281,7 +279,7 @@ class ResultsFolder:
         return summary
 
     def check_space(self, needed: int) -> None:
-        """Refuse to start a run that the disk cannot hold."""
+        """Raise an error if the disk has too little space for the run."""
         folder = next(
             parent for parent in (self.path.absolute(), *self.path.absolute().parents) if parent.exists()
         )

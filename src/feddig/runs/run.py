@@ -21,10 +21,10 @@ from feddig.errors import FileFormatError, first_line
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import Networks, describe_device
 from feddig.models.flat import FlatNetwork
+from feddig.report.html_parts import PAGE
 from feddig.report.measures import accuracy_measures
-from feddig.report.page import PAGE
 from feddig.runs.build import Simulation, build_simulation
-from feddig.runs.loggers.opening import check_logs, open_logs
+from feddig.runs.loggers.base import check_logs, open_logs
 from feddig.runs.outcome import describe_round, describe_run, write_outcome, write_page
 from feddig.runs.pictures import write_class_facts
 from feddig.runs.progress import Progress, Silent
@@ -56,8 +56,8 @@ def run(
     folder = ResultsFolder(Path(out))
     check_logs(simulation.experiment)
     folder.check_space(_space(simulation))
-    folder.claim()
-    folder.write_setting(simulation.experiment, simulation.partition.to_csv(), simulation.absence.to_csv())
+    folder.create()
+    folder.write_setup(simulation.experiment, simulation.partition.to_csv(), simulation.absence.to_csv())
     return _go_on(simulation, folder, progress or Silent(), until, connect or _in_process)
 
 
@@ -78,7 +78,7 @@ def resume(
             write_page(folder.path)
         return folder.summary()
     simulation = build_simulation(folder.experiment(), device=device, dataset=dataset, networks=networks)
-    folder.check_setting(simulation.partition.to_csv(), simulation.absence.to_csv())
+    folder.check_setup(simulation.partition.to_csv(), simulation.absence.to_csv())
     check_logs(simulation.experiment)
     folder.check_space(_space(simulation))
     return _go_on(simulation, folder, progress or Silent(), until, connect or _in_process)
@@ -185,10 +185,10 @@ def restore(
 
     With `new_releases`, a digest that arrived after the checkpoint and replaced an older one is accepted.
     """
-    folder.clear_parts()
+    folder.remove_partial_files()
     checkpoint = folder.read_checkpoint(new_releases=new_releases)
     if checkpoint is None:
-        folder.rewind(0)
+        folder.drop_rows_after(0)
         return 0
     for name, wanted in inputs.items():
         if checkpoint.inputs.get(name) != wanted:
@@ -200,7 +200,7 @@ def restore(
             f"{folder.checkpoint_path}: does not fit experiment.toml, which was changed ({first_line(error)})"
         ) from None
     moderator.hold(checkpoint.digests.values())
-    folder.rewind(checkpoint.rounds)
+    folder.drop_rows_after(checkpoint.rounds)
     return checkpoint.rounds
 
 

@@ -1,42 +1,42 @@
-// Keeps a page that `feddig watch` serves up to date: asks for news, and changes in place only what is different.
+// Keeps a page of `feddig watch` up to date: asks the server for its state, and changes only what is different.
 
-const SOON = 1000, LATER = 4000, PATIENCE = 20000;
-const state = document.createElement("span"), age = document.createElement("span");
-let shown = null;        // the version of what stands on the page
-let told = null;         // the server's last answer, and when it came
+const POLL_MS = 1000, SLOW_POLL_MS = 4000, TIMEOUT_MS = 20000;
+let shownVersion = null;
+let lastState = null;    // the server's last answer, and when it came
 let timer = null;
 
-// --- the line that says how it stands
+// --- the line that shows the state
 
-const line = document.createElement("p");
-line.className = "live";
-state.setAttribute("role", "status");
-line.append(state, age);
-document.querySelector("header").append(line);
+const stateText = document.createElement("span"), ageText = document.createElement("span");
+const stateLine = document.createElement("p");
+stateLine.className = "live";
+stateText.setAttribute("role", "status");
+stateLine.append(stateText, ageText);
+document.querySelector("header").append(stateLine);
 
-const spoken = (seconds) => seconds < 90 ? `${Math.floor(seconds)} s`
+const formatSeconds = (seconds) => seconds < 90 ? `${Math.floor(seconds)} s`
   : seconds < 5400 ? `${Math.round(seconds / 60)} min`
     : seconds < 129600 ? `${Math.round(seconds / 3600)} h` : `${Math.round(seconds / 86400)} days`;
 
-function say(kind, words) {
-  line.dataset.state = kind;
-  if (state.textContent !== words) state.textContent = words;
+function showState(state, message) {
+  stateLine.dataset.state = state;
+  if (stateText.textContent !== message) stateText.textContent = message;
 }
 
-function sayAge() {
-  const known = told && told.age !== null;
-  age.textContent = known ? `, updated ${spoken(told.age + (performance.now() - told.at) / 1000)} ago` : "";
+function showAge() {
+  const isKnown = lastState && lastState.age !== null;
+  ageText.textContent = isKnown ? `, updated ${formatSeconds(lastState.age + (performance.now() - lastState.receivedAt) / 1000)} ago` : "";
 }
 
-// --- putting new content in place: an element that stays the same element keeps its focus, scroll and folds
+// --- new content: an element that is kept also keeps its focus, scroll position and folds
 
 const keyOf = (node) => node.dataset?.key;
 const isAlike = (one, two) => one.nodeType === two.nodeType && one.nodeName === two.nodeName && keyOf(one) === keyOf(two);
-// what the reader has done to an element is not the server's to change
+// what the reader has changed, the server must not change back
 const isReaders = (element, name) => (name === "open" && element.tagName === "DETAILS")
   || (name === "aria-sort" && element.tagName === "TH") || (name === "data-drawn" && element.dataset.chart);
 
-function adapt(old, fresh) {
+function updateNode(old, fresh) {
   if (old.nodeType !== Node.ELEMENT_NODE) {
     if (old.data !== fresh.data) old.data = fresh.data;
     return;
@@ -47,11 +47,11 @@ function adapt(old, fresh) {
   for (const { name } of [...old.attributes]) {
     if (!isReaders(old, name) && !fresh.hasAttribute(name)) old.removeAttribute(name);
   }
-  // a chart is drawn from its numbers, and what was said to the reader ends by itself
-  if (!fresh.dataset.chart && !fresh.classList.contains("said")) adaptChildren(old, fresh);
+  // charts are drawn from their numbers, and "copied" disappears by itself
+  if (!fresh.dataset.chart && !fresh.classList.contains("copy-status")) updateChildren(old, fresh);
 }
 
-function adaptChildren(old, fresh) {
+function updateChildren(old, fresh) {
   const wanted = new Set([...fresh.children].map(keyOf)), keyed = new Map();
   for (const child of [...old.children]) {
     if (!keyOf(child)) continue;
@@ -68,7 +68,7 @@ function adaptChildren(old, fresh) {
     keyed.delete(key);
     if (own === next) next = next.nextSibling;
     else old.insertBefore(own, next);
-    adapt(own, part);
+    updateNode(own, part);
   }
   while (next) {
     const last = next;
@@ -77,52 +77,52 @@ function adaptChildren(old, fresh) {
   }
 }
 
-function take(page) {
+function updatePage(page) {
   const fresh = new DOMParser().parseFromString(page, "text/html");
   document.title = fresh.title;
-  for (const part of [".about", "#data", "#main"]) adapt(document.querySelector(part), fresh.querySelector(part));
+  for (const part of [".about", "#data", "#main"]) updateNode(document.querySelector(part), fresh.querySelector(part));
   feddig.draw();
   feddig.sort();
 }
 
-// --- asking
+// --- requests
 
-class Unanswered extends Error {}
+class RequestError extends Error {}
 
-async function ask(address) {
+async function request(address) {
   let answer;
   try {
-    answer = await fetch(address, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+    answer = await fetch(address, { cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
   } catch {
-    throw new Unanswered("feddig watch does not answer: this is what was known last");
+    throw new RequestError("feddig watch does not answer: this is the last known state");
   }
-  if (!answer.ok) throw new Unanswered((await answer.text()).trim());
+  if (!answer.ok) throw new RequestError((await answer.text()).trim());
   return answer;
 }
 
-async function look() {
-  let wait = LATER;
+async function poll() {
+  let wait = SLOW_POLL_MS;
   try {
-    const news = await (await ask("state")).json();
-    if (news.version !== shown) {
-      const answer = await ask("./");
-      take(await answer.text());
-      shown = answer.headers.get("ETag").replaceAll('"', "");
+    const state = await (await request("state")).json();
+    if (state.version !== shownVersion) {
+      const answer = await request("./");
+      updatePage(await answer.text());
+      shownVersion = answer.headers.get("ETag").replaceAll('"', "");
     }
-    told = { ...news, at: performance.now() };
-    say(news.state, news.says);
-    if (news.state !== "ended") wait = SOON;
+    lastState = { ...state, receivedAt: performance.now() };
+    showState(state.state, state.message);
+    if (state.state !== "ended") wait = POLL_MS;
   } catch (error) {
-    if (!(error instanceof Unanswered)) throw error;
-    say("gone", error.message);
+    if (!(error instanceof RequestError)) throw error;
+    showState("gone", error.message);
   } finally {
-    sayAge();
+    showAge();
     clearTimeout(timer);
-    timer = setTimeout(look, wait);
+    timer = setTimeout(poll, wait);
   }
 }
 
-setInterval(sayAge, SOON);
-// hidden pages are asked for news rarely by their browser; one that is shown again should not be old
-document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); });
-look();
+setInterval(showAge, POLL_MS);
+// browsers run timers of hidden pages rarely; a page that is shown again should be up to date
+document.addEventListener("visibilitychange", () => { if (!document.hidden) poll(); });
+poll();

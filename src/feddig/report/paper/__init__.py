@@ -1,1 +1,1 @@
-"""The paper's figures, drawn from results folders: one function each, all listed in kinds.py."""
+"""The paper's figures, drawn from results folders; figures.py lists them."""

@@ -1,1 +1,1 @@
-"""Copies of a run's record for tools that people use already; the results folder stays the record."""
+"""Copy a run's metrics to TensorBoard and MLflow; the results folder stays the complete record."""

@@ -1,47 +1,38 @@
-"""What every log is given: a round as named numbers, the settings, and at the end the outcome with its pictures."""
+"""Open the logs that an experiment asks for, and send them each round and the result.
 
+A log that cannot be opened is an error before training; a log that fails later never stops the training.
+"""
+
+import importlib.util
+import logging
 import math
 import tomllib
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
-from feddig.errors import FedDigError
+from feddig.errors import FedDigError, SettingError, first_line
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.toml import write_experiment
-from feddig.report.grouping import flatten
+from feddig.report.run_settings import flatten
 
-LAST = "silos/present"
-"""The number that is logged last in each round and is always there: where it stands, the round is whole."""
-PLAIN = (
+log = logging.getLogger("feddig")
+
+LAST_NUMBER = "silos/present"
+"""Every round has this number and logs it last: a round that has it is complete."""
+SINGLE_NUMBERS = (
     "test_accuracy", "accuracy", "parameter_norm",
     "seconds", "seconds_silos", "seconds_recall", "seconds_joint", "seconds_preparing",
 )  # fmt: skip
-"""What a row of metrics.jsonl holds as a single number."""
-
-
-class Log(Protocol):
-    """A log of one run in somebody else's form. Any exception of it means: not logged."""
-
-    name: str
-    next_round: int
-    """The first round that is not in the log yet."""
-
-    def log_round(self, row: Mapping[str, Any]) -> None:
-        """Log the round `next_round`, and count it."""
-
-    def finish(self, outcome: "Outcome") -> None:
-        """Log how the run ended."""
-
-    def close(self, ended: str) -> None:
-        """Let go of the log; `ended` is one of finished, paused, interrupted, failed."""
+"""The keys of a row of metrics.jsonl that hold one number."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """A finished run."""
+class FinishedRun:
+    """A finished run, for the end of a log."""
 
     folder: Path
     summary: Mapping[str, Any]
@@ -52,27 +43,156 @@ class Outcome:
         return {name: value for name, value in self.summary["accuracy"].items() if value is not None}
 
     def pictures(self) -> dict[str, bytes]:
-        """Give the run's pictures as PNG files by name: its curve, and guidance where there is any."""
-        from feddig.report.paper.guidance import class_guidance
-        from feddig.report.paper.look import as_bytes
+        """Return PNG files by name: the accuracy curve, and guidance where there is any."""
+        from feddig.report.paper.digests import class_guidance
+        from feddig.report.paper.style import DPI
+        from feddig.report.pictures import to_bytes
         from feddig.report.read_run import read_runs
 
         found = {"curves": (self.folder / "curves.png").read_bytes()}
-        with suppress(FedDigError):  # no guidance producer in this run, or one of the user's own
-            found["guidance"] = as_bytes(class_guidance(read_runs([self.folder])), "png")
+        with suppress(FedDigError):  # the run has no guidance producer, or one of the user's own
+            found["guidance"] = to_bytes(class_guidance(read_runs([self.folder])), dpi=DPI)
         return found
 
 
+class Log(Protocol):
+    """The log of one run in another tool. If a method raises any exception, the data is not logged."""
+
+    name: str
+    next_round: int
+    """The first round that is not in the log yet."""
+
+    def log_round(self, row: Mapping[str, Any]) -> None:
+        """Log the round `next_round`, and count it."""
+
+    def finish(self, run: FinishedRun) -> None:
+        """Log the result of the run."""
+
+    def close(self, ended: str) -> None:
+        """Close the log; `ended` is one of finished, paused, interrupted, failed."""
+
+
+def _open_tensorboard(experiment: Experiment, folder: Path) -> Log:
+    from feddig.runs.loggers.tensorboard import TensorBoardLog
+
+    return TensorBoardLog(experiment, folder)
+
+
+def _open_mlflow(experiment: Experiment, folder: Path) -> Log:
+    from feddig.runs.loggers.mlflow import MlflowLog
+
+    return MlflowLog(experiment, folder)
+
+
+LOGS: Mapping[str, tuple[Callable[[Experiment, Path], Log], str, str]] = {
+    "tensorboard": (_open_tensorboard, "tensorboard", "logging"),
+    "mlflow": (_open_mlflow, "mlflow", "mlflow"),
+}
+"""By setting: the function that opens the log, the package it needs, and the extra that installs the package."""
+
+
+def check_logs(experiment: Experiment) -> None:
+    """Raise an error if a package is missing, before anything is written."""
+    for setting in _wanted(experiment):
+        _, package, extra = LOGS[setting]
+        if importlib.util.find_spec(package) is None:
+            raise SettingError(
+                f"logging.{setting}: the package {package} is not installed; pip install 'feddig[{extra}]'"
+            )
+
+
+@contextmanager
+def open_logs(experiment: Experiment, folder: Path, rows: Sequence[Mapping[str, Any]]) -> "Iterator[Logs]":
+    """Open the logs of a run whose rounds so far are `rows`, and close them however it ends."""
+    logs = Logs(experiment, folder, rows)
+    ended = "failed"
+    try:
+        yield logs
+        ended = "finished" if logs.finished else "paused"
+    except KeyboardInterrupt:
+        ended = "interrupted"
+        raise
+    finally:
+        logs.close(ended)
+
+
+class Logs:
+    """All logs of a run. A log that fails is reported once, and tried again when the run is finished."""
+
+    def __init__(self, experiment: Experiment, folder: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._folder, self._rows = folder, list(rows)
+        self._logs: list[Log] = []
+        self._failed: set[str] = set()
+        self.finished = False
+        for setting in _wanted(experiment):
+            try:
+                self._logs.append(LOGS[setting][0](experiment, folder))
+            except Exception as error:  # any exception of the package: the user asked for this log
+                self.close("failed")
+                raise FedDigError(
+                    f"logging.{setting}: cannot be opened ({first_line(error)}); correct it and continue with "
+                    f"feddig run --resume {folder}"
+                ) from error
+        self._log_rows()
+
+    def round(self, row: Mapping[str, Any]) -> None:
+        """Log a finished round."""
+        self._rows.append(row)
+        self._log_rows()
+
+    def finish(self, summary: Mapping[str, Any]) -> None:
+        """Log the result, and before it every round that a log has missed."""
+        self.finished = True
+        run = FinishedRun(self._folder, summary)
+        for each in self._logs:
+            self._try(each, partial(self._finish_log, each, run))
+
+    def close(self, ended: str) -> None:
+        """Close all logs."""
+        for each in self._logs:
+            self._try(each, partial(each.close, ended))
+
+    def _log_rows(self) -> None:
+        for each in self._logs:
+            if each.name not in self._failed:
+                self._try(each, partial(self._log_missing, each))
+
+    def _log_missing(self, each: Log) -> None:
+        """Log the rounds that are not in the log yet: usually one, or all of a run that branched off another."""
+        for row in self._rows[each.next_round :]:
+            each.log_round(row)
+
+    def _finish_log(self, each: Log, run: FinishedRun) -> None:
+        self._log_missing(each)
+        each.finish(run)
+
+    def _try(self, each: Log, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception as error:  # training goes on: the results folder has every round
+            if each.name not in self._failed:
+                log.warning(
+                    "%s: not logged from round %d on (%s); the results folder has every round, and logging is "
+                    "tried again at the end",
+                    each.name, each.next_round, first_line(error),
+                )  # fmt: skip
+            self._failed.add(each.name)
+
+
+def _wanted(experiment: Experiment) -> list[str]:
+    return [setting for setting in LOGS if getattr(experiment.logging, setting)]
+
+
 def numbers_of(row: Mapping[str, Any]) -> dict[str, float]:
-    """Name the numbers of a round; what is unknown or not finite is left out."""
-    found: dict[str, Any] = {name: row.get(name) for name in PLAIN}
+    """Return the numbers of a round by name; unknown and infinite ones are left out."""
+    found: dict[str, Any] = {name: row.get(name) for name in SINGLE_NUMBERS}
     found |= _by_silo("validation_accuracy/silo", enumerate(row.get("validation_accuracy") or ()))
     losses = row.get("losses") or {}
     found |= _by_silo("losses/silo", (losses.get("silos") or {}).items())
     found |= _by_silo("losses/recall", (losses.get("recall") or {}).items())
     found["losses/joint"] = losses.get("joint")
     found["silos/recalled"] = len(row["recalled"])
-    found[LAST] = len(row["present"])
+    found[LAST_NUMBER] = len(row["present"])
     return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
 
 
@@ -81,7 +201,7 @@ def _by_silo(name: str, values: Any) -> dict[str, Any]:
 
 
 def settings_of(experiment: Experiment) -> dict[str, bool | int | float | str]:
-    """Spell all settings as section.key; lists become text."""
+    """Return all settings by names such as data.silos; lists become text."""
     flat = flatten(tomllib.loads(write_experiment(experiment)))
     flat.pop("format_version", None)
     return {key: str(value) if isinstance(value, Sequence) else value for key, value in flat.items()}

@@ -1,0 +1,298 @@
+"""Draw pictures as PNG without torch: accuracy curves, the pictures of an audit, and guidance."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from statistics import fmean
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import NullFormatter
+from PIL import Image
+
+from feddig.core.absence import Absence
+from feddig.errors import FileFormatError
+from feddig.files import FORMAT_VERSION, read_tensors, write_atomically
+from feddig.report.page_data import split_into_periods
+from feddig.report.read_run import Run, read_rounds
+
+COLOURS = ("#3b6fb6", "#d1495b", "#2e933c", "#8d6a9f", "#e09f3e", "#4a4e69", "#00a6a6", "#9c6644")
+"""Most colour-blind readers can tell these apart; line styles differ too."""
+LINE_STYLES = ("-", "--", "-.", ":")
+HERE, AWAY, NOT_YET = "#9fbf9f", "#e8c4c4", "#f2f2f2"
+GENERATOR = f"feddig, format_version {FORMAT_VERSION}"
+MIN_FALSE_POSITIVES = 1e-3
+"""The left end of the membership curves; the axis is logarithmic because few false alarms matter most."""
+IMAGE_GAP = 2
+"""Pixels between images."""
+MAX_DIGESTS = 4000
+"""Class means are estimated from up to this many digests; more do not change the picture."""
+
+
+def to_bytes(figure: Figure, ending: str = "png", dpi: int = 100) -> bytes:
+    """Return a figure as a PNG or SVG file without dates, versions or random names: same data, same bytes."""
+    metadata = {"Software": GENERATOR} if ending == "png" else {"Date": None, "Creator": GENERATOR}
+    stream = BytesIO()
+    # without a salt, the names of clip paths and markers in SVG are random
+    with matplotlib.rc_context({"svg.hashsalt": "feddig"}):
+        figure.savefig(stream, format=ending, dpi=dpi, metadata=metadata)
+    return stream.getvalue()
+
+
+def draw_run(path: Path) -> None:
+    """Draw curves.png of a run into its folder."""
+    run = read_rounds(path)
+    picture = draw_curves([run], f"{run.algorithm}, {run.scenario}, seed {run.seed}")
+    write_atomically(path / "curves.png", picture)
+
+
+def draw_curves(runs: Sequence[Run], title: str) -> bytes:
+    """Draw accuracy over rounds, one curve for each algorithm (the mean over its seeds), and who is away."""
+    absences = [run.absence for run in runs if run.absence is not None]
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    ratios = (4, 0.5 + 0.12 * min(absences[0].silos, 12))
+    curves, table = figure.subplots(2, 1, sharex=True, height_ratios=ratios)
+    for place, algorithm in enumerate(dict.fromkeys(run.algorithm for run in runs)):
+        seeds = [_curve(run) for run in runs if run.algorithm == algorithm]
+        colour, style = COLOURS[place % len(COLOURS)], LINE_STYLES[place % len(LINE_STYLES)]
+        means = [fmean(values) for values in zip(*seeds, strict=True)]
+        curves.plot(means, color=colour, linestyle=style, linewidth=2, label=f"{algorithm}  {means[-1]:.1f}")
+        if len(seeds) > 1:
+            low, high = ([edge(values) for values in zip(*seeds, strict=True)] for edge in (min, max))
+            curves.fill_between(range(len(means)), low, high, color=colour, alpha=0.15, linewidth=0)
+    curves.set_ylabel(f"{runs[0].measured_on} accuracy (%)")
+    curves.set_title(title)
+    curves.grid(alpha=0.25)
+    curves.legend(title="at the end", loc="best", frameon=False)
+    for side in ("top", "right"):
+        curves.spines[side].set_visible(False)
+    seeds_differ = len({absence.present.tobytes() for absence in absences}) > 1
+    _draw_absence(table, absences[0], seeds_differ=seeds_differ)
+    return to_bytes(figure, dpi=120)
+
+
+def _curve(run: Run) -> list[float]:
+    return [math.nan if value is None else value for value in run.accuracies]
+
+
+def _draw_absence(axes: Axes, absence: Absence, *, seeds_differ: bool) -> None:
+    """Draw one bar for each silo: here, away, not joined yet."""
+    for silo, row in enumerate(absence.present.tolist()):
+        joined = row.index(True) if True in row else len(row)
+        for start, end, is_here in split_into_periods(row):
+            colour = HERE if is_here else NOT_YET if start < joined else AWAY
+            axes.broken_barh([(start - 0.5, end - start)], (silo - 0.4, 0.8), facecolors=colour)
+    axes.set_ylim(absence.silos - 0.5, -0.5)
+    if absence.silos <= 12:
+        axes.set_yticks(range(absence.silos))
+    axes.set_ylabel("silo")
+    label = "round      (green: here, red: away, grey: not joined yet)"
+    axes.set_xlabel(label + ("; first seed's" if seeds_differ else ""))
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+
+
+def draw_membership(curves: Mapping[str, np.ndarray]) -> bytes:
+    """Draw true over false positives, one curve for each score."""
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for place, (name, points) in enumerate(curves.items()):
+        axes.plot(
+            np.maximum(points[:, 0], MIN_FALSE_POSITIVES),
+            points[:, 1],
+            color=COLOURS[place % len(COLOURS)],
+            linestyle=LINE_STYLES[place % len(LINE_STYLES)],
+            linewidth=2,
+            label=name,
+            drawstyle="steps-post",
+        )
+    chance = np.geomspace(MIN_FALSE_POSITIVES, 1, 100)
+    axes.plot(chance, chance, color="#888888", linewidth=1, label="chance")
+    axes.set_xscale("log")
+    # written by hand: powers of ten would need mathematical fonts
+    axes.set_xticks([0.001, 0.01, 0.1, 1], ["0.1 %", "1 %", "10 %", "100 %"])
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.set_xlim(MIN_FALSE_POSITIVES, 1)
+    axes.set_ylim(0, 1.02)
+    axes.set_xlabel("non-members taken for members (logarithmic)")
+    axes.set_ylabel("members found (share)")
+    axes.grid(alpha=0.25)
+    # below the axes, because the curves may be anywhere between them
+    figure.legend(frameon=False, loc="outside lower center", ncols=3)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    return to_bytes(figure)
+
+
+def draw_recovered(pictures: Mapping[str, np.ndarray]) -> bytes:
+    """Draw one row for each digest: its members, then what each attack recovered."""
+    columns = {name: _arrange(images) for name, images in pictures.items()}
+    widths = [column.shape[1] for column in columns.values()]
+    height = next(iter(columns.values())).shape[0]
+    inches = 12 / sum(widths)
+    figure = Figure(figsize=(12.6, height * inches + 0.9), layout=ConstrainedLayoutEngine(w_pad=0.06))
+    row = figure.subplots(1, len(columns), width_ratios=widths, squeeze=False)[0]
+    for axes, (name, column) in zip(row, columns.items(), strict=True):
+        axes.imshow(column, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        axes.set_title(name.replace(", ", ",\n").replace(" by ", "\nby "), fontsize=9)
+        axes.set_axis_off()
+    return to_bytes(figure)
+
+
+def _arrange(images: np.ndarray) -> np.ndarray:
+    """Arrange [rows, images in a row, channels, height, width] as one picture with white between images."""
+    rows, across, channels, height, width = images.shape
+    canvas = np.ones(
+        (rows * (height + IMAGE_GAP) - IMAGE_GAP, across * (width + IMAGE_GAP) - IMAGE_GAP, channels),
+        dtype=np.float32,
+    )
+    for row in range(rows):
+        for place in range(across):
+            top, left = row * (height + IMAGE_GAP), place * (width + IMAGE_GAP)
+            canvas[top : top + height, left : left + width] = images[row, place].transpose(1, 2, 0)
+    return canvas if channels == 3 else canvas[..., 0]
+
+
+@dataclass(frozen=True)
+class ClassPictures:
+    """Images in [0, 1], class x channels x height x width; None where there are none, with the reasons."""
+
+    guidance: np.ndarray | None
+    means: np.ndarray | None
+    missing: Sequence[str]
+
+
+@dataclass(frozen=True)
+class EncodedImages:
+    """Images in [0, 1] with the features that an encoder gives them and their labels."""
+
+    images: np.ndarray
+    features: np.ndarray
+    labels: np.ndarray
+
+
+def read_class_pictures(folder: Path, producer: str) -> ClassPictures:
+    """Draw the guidance of each class, and read the mean image of each class.
+
+    `producer` is the setting model.guidance; only the guidance producer that comes with FedDig can be run here.
+    """
+    missing = []
+    means = _read_means(folder / "class_means.safetensors")
+    if means is None:
+        missing.append("The mean image of each class is not in the folder (class_means.safetensors).")
+    guidance = None
+    if not (folder / "guidance.safetensors").exists():
+        missing.append("There is no guidance producer in the folder (guidance.safetensors).")
+    elif (features := _class_features(folder / "digests")) is None:
+        missing.append("Guidance is drawn from digests, and the folder has none.")
+    else:
+        drawn = draw_guidance(folder, producer, features)
+        if isinstance(drawn, str):
+            missing.append(f"{drawn[:1].upper()}{drawn[1:]}.")
+        else:
+            guidance = drawn
+    return ClassPictures(guidance, means, missing)
+
+
+def draw_digest_guidance(folder: Path, producer: str, count: int) -> tuple[np.ndarray, np.ndarray] | str:
+    """Draw the guidance of single digests, taken from the silos in turn, and return it with their soft labels.
+
+    Where that is not possible, return the reason.
+    """
+    silos = read_digests(folder / "digests")
+    chosen = [(silo, place) for place in range(count) for silo in silos if place < len(silo[0])][:count]
+    if not chosen:
+        return "guidance is drawn from digests, and the folder has none"
+    guidance = draw_guidance(folder, producer, np.stack([silo[0][place] for silo, place in chosen]))
+    if isinstance(guidance, str):
+        return guidance
+    return guidance, np.stack([silo[1][place] for silo, place in chosen])
+
+
+def draw_guidance(folder: Path, producer: str, features: np.ndarray) -> np.ndarray | str:
+    """Draw what a run's guidance producer makes of features; where that is not possible, return the reason."""
+    if producer != "deconvolution":
+        return f"the guidance producer is your own ({producer}), which cannot be run here"
+    guidance = _run_producer(folder / "guidance.safetensors", features)
+    if guidance is None:
+        return "guidance.safetensors is missing, damaged or of another shape than FedDig's own"
+    return guidance
+
+
+def read_digests(folder: Path) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Read the features and soft labels of each silo's digest; a damaged digest is left out."""
+    found = []
+    for file in sorted(folder.glob("silo-*.safetensors")):
+        with suppress(FileFormatError, KeyError, ValueError, TypeError):
+            tensors, head = read_tensors(file, "digest")
+            found.append((_to_means(tensors["features"], head), tensors["labels"]))
+    return found
+
+
+def _to_means(features: np.ndarray, head: Mapping[str, str]) -> np.ndarray:
+    """Divide the integer sums of a discrete mechanism by the number of samples, as every receiver does."""
+    if features.dtype.kind != "i":
+        return features
+    facts = json.loads(head["facts"])
+    means: np.ndarray = features * (float(facts["step"]) / int(facts["samples_per_digest"]))
+    return means.astype(np.float32)
+
+
+def _class_features(folder: Path) -> np.ndarray | None:
+    """Estimate each class's mean feature by least squares: a digest is about its labels times these means."""
+    found = read_digests(folder)
+    features, labels = [pair[0] for pair in found], [pair[1] for pair in found]
+    if not features or len({each.shape[1:] for each in features + labels}) != 2:
+        return None
+    mixed, shares = np.concatenate(features), np.concatenate(labels)
+    kept = np.linspace(0, len(mixed) - 1, min(len(mixed), MAX_DIGESTS)).round().astype(int)
+    means = np.linalg.lstsq(shares[kept], mixed[kept].reshape(len(kept), -1), rcond=None)[0]
+    # features come from a ReLU, so they are never negative
+    class_features: np.ndarray = np.maximum(means, 0).reshape(-1, *mixed.shape[1:]).astype(np.float32)
+    return class_features
+
+
+def _read_means(file: Path) -> np.ndarray | None:
+    try:
+        means = read_tensors(file, "class-means")[0]["means"]
+    except (FileFormatError, KeyError):
+        return None
+    return means if means.ndim == 4 and means.shape[1] in (1, 3) and np.isfinite(means).all() else None
+
+
+def _run_producer(file: Path, features: np.ndarray) -> np.ndarray | None:
+    """Run the guidance producer: transposed convolutions without overlap, ReLU between them, a sigmoid at the end."""
+    try:
+        layers = _read_layers(read_tensors(file, "guidance")[0])
+        for place, (weight, bias) in enumerate(layers):
+            batch, _, height, width = features.shape
+            tiles = np.einsum("bchw,coij->bohiwj", features, weight)
+            features = tiles.reshape(batch, -1, height * weight.shape[2], width * weight.shape[3])
+            features = features + bias[:, None, None]
+            is_last = place == len(layers) - 1
+            features = 1 / (1 + np.exp(-features)) if is_last else np.maximum(features, 0)
+    except (FileFormatError, KeyError, ValueError, IndexError, StopIteration):
+        return None
+    return features if features.shape[1] in (1, 3) else None
+
+
+def _read_layers(tensors: Mapping[str, np.ndarray]) -> list[tuple[np.ndarray, np.ndarray]]:
+    places = sorted({int(name.split(".")[-2]) for name in tensors})
+    prefix = next(iter(tensors)).rsplit(".", 2)[0]
+    return [(tensors[f"{prefix}.{place}.weight"], tensors[f"{prefix}.{place}.bias"]) for place in places]
+
+
+def image_png(image: np.ndarray) -> bytes:
+    """Return an image in [0, 1], channels x height x width, as a PNG file."""
+    pixels = (255 * image.clip(0, 1)).round().astype(np.uint8)
+    array = pixels.transpose(1, 2, 0) if len(pixels) == 3 else pixels[0]
+    stream = BytesIO()
+    Image.fromarray(array).save(stream, "PNG", optimize=True)
+    return stream.getvalue()
