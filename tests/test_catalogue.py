@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from feddig.data import download, load_dataset, locate
-from feddig.data.catalogue import Entry, describe
-from feddig.data.locate import cache_folder, find_folder
+from feddig.data import download, load_dataset
+from feddig.data.download import find_folder
+from feddig.data.load import Entry, describe
 from feddig.data.mmap import LazyPixels
 from feddig.data.public_sets import PUBLISHED, PublishedSet
 from feddig.errors import DataError, SettingError
-from public_sets import contents, draw, idx_bytes, labels, records, write
+from feddig.files import cache_folder
+from public_sets import contents, draw, idx_bytes, is_mapped, labels, one_line, records, write
 
 NAMES = tuple(PUBLISHED)
 
@@ -30,26 +31,12 @@ def _nothing_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("FEDDIG_DATA", raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(locate, "DEBIAN_FOLDER", tmp_path / "debian")
+    monkeypatch.setattr(download, "DEBIAN_FOLDER", tmp_path / "debian")
 
     def refuse(wanted: PublishedSet, cache: Path) -> Path:
         raise AssertionError(f"{wanted.name} would be downloaded")
 
-    monkeypatch.setattr("feddig.data.catalogue.fetch", refuse)
-
-
-def is_mapped(array: np.ndarray) -> bool:
-    owner: object = array
-    while isinstance(owner, np.ndarray) and not isinstance(owner, np.memmap):
-        owner = owner.base
-    return isinstance(owner, np.memmap)
-
-
-def one_line(error: pytest.ExceptionInfo[Exception]) -> str:
-    text = str(error.value)
-    assert "\n" not in text
-    assert "; " in text, "an error must name a remedy"
-    return text
+    monkeypatch.setattr("feddig.data.load.download_set", refuse)
 
 
 def entry(name: str, *, verify: bool, data_dir: Path | None = None) -> Entry:

@@ -23,6 +23,7 @@ from feddig.data.bundled import load_fashion_mini
 from feddig.data.load import NAMES
 from feddig.data.public_sets import FASHION_CLASSES
 from feddig.errors import DataError, SettingError
+from public_sets import is_mapped, one_line
 
 BUNDLE = Path(str(files("feddig.data") / "fashion_mini"))
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
@@ -31,21 +32,6 @@ TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 
 def random_bytes(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
-
-
-def is_mapped(array: np.ndarray) -> bool:
-    """Follow views down to what owns the values."""
-    owner: object = array
-    while isinstance(owner, np.ndarray) and not isinstance(owner, np.memmap):
-        owner = owner.base
-    return isinstance(owner, np.memmap)
-
-
-def one_line(error: pytest.ExceptionInfo[Exception]) -> str:
-    text = str(error.value)
-    assert "\n" not in text
-    assert "; " in text, "an error must name a remedy"
-    return text
 
 
 # --- names, paths and limits

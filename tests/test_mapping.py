@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from feddig.data.idx import map_gzip
-from feddig.data.locate import cache_folder
 from feddig.data.mmap import LazyPixels, choose, convert, join, map_unnamed
 from feddig.errors import DataError
+from feddig.files import cache_folder
 
 CONTENT = bytes(range(256)) * 50
 

@@ -1,8 +1,9 @@
-"""Writing files so that a crash leaves the old one or the new one, never half of either."""
+"""Write files so that a crash leaves the old one or the new one, never half of either; and find the user's cache."""
 
 import hashlib
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -110,3 +111,15 @@ def content_hash(*chunks: bytes) -> str:
         state.update(len(chunk).to_bytes(8, "big"))
         state.update(chunk)
     return state.hexdigest()
+
+
+def cache_folder() -> Path:
+    """Return the folder in which programs on this platform keep what can be fetched again."""
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA")
+        return (Path(local) if local else Path.home() / "AppData" / "Local") / "feddig" / "Cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "feddig"
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    # the XDG standard says that a relative path is to be ignored
+    return (Path(shared) if os.path.isabs(shared) else Path.home() / ".cache") / "feddig"

@@ -16,8 +16,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from feddig.data.locate import cache_folder
-from feddig.files import content_hash
+from feddig.files import cache_folder, content_hash
 
 Pieces = Callable[[], Iterator[bytes]]
 """Makes the content from its beginning, a piece at a time. It turns its own OSErrors into DataErrors, as an OSError
