@@ -111,7 +111,7 @@ def test_a_public_set_is_found_in_a_relative_data_dir(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--data-path", "here"], "--data-path: says where the data lies that --data names"),
+        (["--data-path", "here"], "--data-path: gives the place of the data that --data names"),
         (["--data", "npz"], "data.path: the data set 'npz' needs a path"),
         (["--data", "fashion-mnits"], "data.name: unknown data set 'fashion-mnits'; did you mean"),
         (["--data", "tensors"], 'data.name: "tensors" stands for arrays given in Python'),

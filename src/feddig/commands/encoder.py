@@ -1,4 +1,4 @@
-"""`feddig encoder make|import`: the public encoder that every silo uses."""
+"""`feddig encoder make|import`: train or import the public encoder that every silo uses."""
 
 import json
 import sys
@@ -52,7 +52,7 @@ def encoder_make(
     if out.exists():
         raise FedDigError(f"{out}: exists already; choose another --out")
     if data_path is not None and not data:
-        raise FedDigError("--data-path: says where the data lies that --data names; give --data too")
+        raise FedDigError("--data-path: gives the place of the data that --data names; give --data too")
     training, learnt_from = SHIPPED_TRAINING, {}
     if data:
         dataset = load_public(data, data_path, data_dir)
