@@ -408,7 +408,7 @@ def one_line(error: BaseException) -> str:
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ({"data": {"silos": 241}}, "240 samples cannot be dealt out to 241 silos"),
+        ({"data": {"silos": 241}}, "240 samples are too few for 241 silos"),
         ({"data": {"silos": 20}}, "at most 12 each, not 16"),
         ({"data": {"silos": 12, "skew": 0.01}}, "after 100 redraws"),
     ],

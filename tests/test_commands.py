@@ -205,7 +205,7 @@ def test_a_pages_commands_run(
     furnish(page, tmp_path, furniture)
     monkeypatch.setattr("feddig.report.live_server.LiveServer.serve_forever", end_at_once)
     # where sets are found by their name alone
-    monkeypatch.setattr("feddig.data.locate.DEBIAN_FOLDER", tmp_path / "FOLDER")
+    monkeypatch.setattr("feddig.data.download.DEBIAN_FOLDER", tmp_path / "FOLDER")
     for command in commands_of(page):
         if elsewhere(command) is None:
             run_command(command)
