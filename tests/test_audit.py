@@ -139,6 +139,7 @@ def test_unprotected_digests_fail_loudly(unprotected: Audit) -> None:
     assert figure(unprotected, "canaries", "canaries told right")["value"] == 1
 
 
+@pytest.mark.slow
 def test_strong_noise_leaves_nothing_beyond_chance_but_labels(strong: Audit) -> None:
     beyond = {check["name"] for check in strong.report["checks"] if check["beyond_chance"]}
     assert beyond == {"labels"}

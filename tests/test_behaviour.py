@@ -19,14 +19,6 @@ from feddig.experiment.toml import experiment_from_table
 from feddig.runs.build import build_simulation
 from folders import rows, rows_without_times, tensors
 
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what takes most of a tiny run's time: the picture, and waiting for the disk."""
-    monkeypatch.setattr("feddig.runs.outcome.draw_run", lambda path: None)
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 Trained = Callable[..., list[dict[str, Any]]]
 
 
@@ -287,7 +279,7 @@ def fashion(algorithm: str, scenario: str, rounds: int) -> Experiment:
     )
 
 
-@pytest.mark.parametrize("scenario", ["none", "sequential"])
+@pytest.mark.parametrize("scenario", [pytest.param("none", marks=pytest.mark.slow), "sequential"])
 def test_feddyn_trains_and_stays_bounded(scenario: str, tmp_path: Path) -> None:
     run(fashion("feddyn", scenario, 20), tmp_path / "run")
     found = rows(tmp_path / "run")

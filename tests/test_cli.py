@@ -66,7 +66,6 @@ def give(
 ) -> Iterator[Give]:
     """Give commands in this process, which starts faster than a new one; tmp_path is the working folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("os.fsync", lambda handle: None)
     for name in ("FEDDIG_DATA", "FORCE_COLOR", "COLUMNS"):
         monkeypatch.delenv(name, raising=False)
 

@@ -603,6 +603,7 @@ def make_stranger(folder: FederationFolder) -> Any:
     return node_of(folder, 9, 7)
 
 
+@pytest.mark.usefixtures("pictures")
 def test_without_a_test_set_accuracy_is_the_present_silos_validation_and_says_so(make: Make) -> None:
     folder = make(test_set=False)
     grid = LocalGrid(folder, 3)
