@@ -40,7 +40,8 @@ from feddig.cli import main
 from feddig.core.samples import ImageSource
 from feddig.data.dataset import Images
 from feddig.digest.denoising import denoise as denoise_digests
-from feddig.digest.digest import Digest, make_digest, write_digest
+from feddig.digest.digest import Digest, make_digest
+from feddig.digest.digest_file import write_digest
 from feddig.errors import FedDigError
 from feddig.files import write_tensors
 from feddig.models.encoder import encoder_hash, load_encoder

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from feddig import run
-from feddig.digest.digest import read_digest, write_digest
+from feddig.digest.digest_file import read_digest, write_digest
 from feddig.experiment.toml import read_experiment
 from feddig.federation.contract import read_contract
 from feddig.federation.flower_1_41.local_app import SILO_PROGRAM, write_programs

@@ -18,7 +18,8 @@ from safetensors.torch import save as save_torch
 from torch import Tensor
 
 from feddig import Digest, demo_experiment, make_digest, read_digest, write_digest
-from feddig.digest.digest import LARGEST_HEADER, check_digest, mix_groups
+from feddig.digest.digest import check_digest, mix_groups
+from feddig.digest.digest_file import LARGEST_HEADER
 from feddig.errors import DataError, FileFormatError, SettingError
 from feddig.files import write_tensors
 from feddig.privacy.mechanism import laplace_noise

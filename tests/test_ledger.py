@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feddig.cli import main
-from feddig.digest.digest import read_digest
+from feddig.digest.digest_file import read_digest
 from feddig.errors import BudgetError, FedDigError, FileFormatError
 from feddig.privacy.accounting import Promise, compose, promise
 from feddig.privacy.ledger import Ledger
@@ -587,7 +587,7 @@ def test_a_digest_is_noted_before_it_is_written(
         raise DiedError
 
     with monkeypatch.context() as patch:
-        patch.setattr("feddig.digest.digest.write_digest", die)
+        patch.setattr("feddig.digest.digest_file.write_digest", die)
         with pytest.raises(DiedError):
             main(["digest", "make", *seeded])
     assert not (tmp_path / "digest.safetensors").exists()

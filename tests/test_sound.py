@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from feddig import Digest, demo_experiment, make_digest, read_digest, run, write_digest
-from feddig.digest.digest import SOUND_FACTS
+from feddig.digest.digest_file import SOUND_FACTS
 from feddig.errors import DataError, FileFormatError, SettingError
 from feddig.files import read_tensors, write_tensors
 from feddig.privacy.accounting import promise, sensitivity

@@ -38,7 +38,7 @@ def digest_make(
 ) -> None:
     """Make the digest that a silo sends once, with noise from the system's entropy (unless set to seeded)."""
     options.show_log(log_level)
-    from feddig.digest.digest import write_digest
+    from feddig.digest.digest_file import write_digest
     from feddig.runs.release import digest_of_silo, note_release
 
     check_ledger_options(ledger, recipient, out)

@@ -87,7 +87,7 @@ def ledger_resend(
 ) -> None:
     """Note, before it leaves, that a released digest goes to somebody again: the same bytes cost nothing."""
     show_log(LogLevel.warning)
-    from feddig.digest.digest import read_digest
+    from feddig.digest.digest_file import read_digest
     from feddig.privacy.ledger import Ledger
 
     entry = Ledger(file).resend(read_digest(digest).hash, recipient)

@@ -8,7 +8,8 @@ import numpy as np
 import torch
 
 from feddig.core.samples import ImageSource, RawSamples, padded_shape
-from feddig.digest.digest import SOUND_FACTS, Digest, make_digest, read_digest
+from feddig.digest.digest import Digest, make_digest
+from feddig.digest.digest_file import SOUND_FACTS, read_digest
 from feddig.errors import SettingError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import lay_out, load_data
