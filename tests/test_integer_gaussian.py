@@ -2,17 +2,17 @@
 
 import itertools
 import math
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from feddig.errors import SettingError
-from feddig.privacy.accounting import compose, promise
+from feddig.privacy.accounting import compose
 from feddig.privacy.clipping import LEAST_BOUND, clip_for
 from feddig.privacy.gaussian import concentrated_epsilon, gaussian_delta, gaussian_epsilon, gaussian_sigma
 from feddig.privacy.integer_gaussian import MOST_ELEMENTS, integer_delta, integer_epsilon, integer_sigma
-from feddig.privacy.sound import contract_for
+from feddig.privacy.mechanisms import promise_for, public_facts
 from feddig.settings import DigestSettings, PrivacySettings
 
 STEPS = math.sqrt(2) * 44_800
@@ -120,33 +120,25 @@ def test_the_noise_that_is_drawn_keeps_what_is_asked_for(
     privacy = PrivacySettings(
         mechanism="discrete-gaussian", epsilon=epsilon, delta=1e-6, clip_norm=clip_norm, clip_bound=clip_bound
     )
-    noise = contract_for(privacy, DigestSettings(), 256, 10).noise
-    sigma = math.sqrt(noise.variance)  # type: ignore[attr-defined]
+    sigma = math.sqrt(Fraction(str(public_facts(privacy, DigestSettings(), 256, 10)["noise_variance"])))
     clip = clip_for(clip_norm, clip_bound)
     ratio = math.sqrt(clip.squared_l2_sensitivity(256)) / sigma
     assert integer_delta(epsilon, ratio, sigma, 256) <= 1e-6
     assert sigma >= LEAST_BOUND / ratio
-    told = promise(privacy, DigestSettings(), 256)
+    told = promise_for(privacy, DigestSettings(), 256)
     assert told.noise_scale / told.sensitivity == pytest.approx(1 / ratio, rel=1e-9)
     assert told.epsilon == epsilon
 
 
 def test_releases_together_cost_what_real_numbers_would() -> None:
     privacy = PrivacySettings(mechanism="discrete-gaussian", epsilon=8.0, delta=1e-6, clip_bound=350.0)
-    once = promise(privacy, DigestSettings(), 256)
+    once = promise_for(privacy, DigestSettings(), 256)
     ratio = math.sqrt(3) * once.sensitivity / once.noise_scale
     together = compose([once] * 3)
     assert together.epsilon == pytest.approx(gaussian_epsilon(3e-6, ratio), rel=1e-7)
     assert together.epsilon > gaussian_epsilon(3e-6, ratio)
     assert any("planned" in sentence for sentence in together.assumptions)
     assert compose([once]).epsilon == 8
-
-
-def test_more_numbers_than_are_proved_are_refused() -> None:
-    privacy = PrivacySettings(mechanism="discrete-gaussian", epsilon=8.0, delta=1e-6, clip_bound=350.0)
-    contract_for(privacy, DigestSettings(), MOST_ELEMENTS, 10)
-    with pytest.raises(SettingError, match=r"^digest\.encoder: makes 1,048,577 numbers .* choose another"):
-        contract_for(privacy, DigestSettings(), MOST_ELEMENTS + 1, 10)
 
 
 def test_the_pages_table_of_what_a_proof_costs() -> None:

@@ -19,18 +19,19 @@ from hypothesis import strategies as st
 from feddig.cli import main
 from feddig.digest.digest_file import read_digest
 from feddig.errors import BudgetError, FedDigError, FileFormatError
-from feddig.privacy.accounting import Promise, compose, promise
+from feddig.privacy.accounting import ROUNDING, Budget, Promise, compose
 from feddig.privacy.ledger import Ledger
-from feddig.privacy.ledger_file import GENESIS, ROUNDING, Budget, Entry, Head
+from feddig.privacy.ledger_file import GENESIS, Entry, Head
+from feddig.privacy.mechanisms import promise_for
 from feddig.settings import DigestSettings, PrivacySettings
 from folders import snapshot
 
 OLDER = Path(__file__).parent / "golden" / "older.ledger"
-PAPER = promise(PrivacySettings(), DigestSettings(), 256)
+PAPER = promise_for(PrivacySettings(), DigestSettings(), 256)
 
 
 def laplace(epsilon: float = 1.0, **keys: object) -> Promise:
-    return promise(
+    return promise_for(
         PrivacySettings(mechanism="discrete-laplace", epsilon=epsilon, clip_bound=60.0, **keys),  # type: ignore[arg-type]
         DigestSettings(),
         256,
@@ -40,7 +41,7 @@ def laplace(epsilon: float = 1.0, **keys: object) -> Promise:
 
 def gaussian(epsilon: float = 1.0, delta: float = 1e-6) -> Promise:
     privacy = PrivacySettings(mechanism="discrete-gaussian", epsilon=epsilon, delta=delta, clip_bound=60.0)
-    return promise(privacy, DigestSettings(), 256)
+    return promise_for(privacy, DigestSettings(), 256)
 
 
 @pytest.fixture
@@ -101,9 +102,9 @@ def test_what_could_not_be_read_again_is_not_written(ledger: Ledger) -> None:
     fill(ledger)
     before = snapshot(ledger.path.parent)
     with pytest.raises(ValueError, match="below zero"):
-        ledger.release("b", laplace(-1.0), "moderator")
+        ledger.release("b", replace(laplace(), epsilon=-1.0), "moderator")
     with pytest.raises(ValueError, match="JSON compliant"):
-        ledger.release("b", laplace(math.nan), "moderator")
+        ledger.release("b", replace(laplace(), epsilon=math.nan), "moderator")
     assert snapshot(ledger.path.parent) == before
 
 
@@ -484,11 +485,11 @@ def test_a_full_disk_is_one_line_and_nothing_is_released(
 RELEASING = """
 import os, sys, time
 from pathlib import Path
-from feddig.privacy.accounting import promise
 from feddig.privacy.ledger import Ledger
+from feddig.privacy.mechanisms import promise_for
 from feddig.settings import DigestSettings, PrivacySettings
 
-made = promise(
+made = promise_for(
     PrivacySettings(mechanism="discrete-laplace", epsilon=0.5, clip_bound=60.0), DigestSettings(), 256
 )
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from feddig.privacy.accounting import compose, promise
-from feddig.privacy.clipping import clip_for, gaussian_noise_for, laplace_noise_for
+from feddig.privacy.accounting import compose
+from feddig.privacy.clipping import clip_for
 from feddig.privacy.gaussian import (
     concentrated_epsilon,
     gaussian_delta,
@@ -20,8 +20,9 @@ from feddig.privacy.gaussian import (
     gaussian_sigma,
     joined,
 )
-from feddig.privacy.integer_noise import DiscreteGaussian, DiscreteLaplace
+from feddig.privacy.integer_noise import DiscreteGaussianNoise, DiscreteLaplaceNoise
 from feddig.privacy.labels import keep_fraction
+from feddig.privacy.mechanisms import promise_for
 from feddig.privacy.samplers import SeededSource
 from feddig.settings import DigestSettings, PrivacySettings
 
@@ -44,15 +45,16 @@ def gaussian(sigma: float) -> Any:
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0, 8.0, 32.0])
 def test_discrete_laplace_keeps_the_epsilon_that_it_was_made_for(norm: str, epsilon: float) -> None:
     clip = clip_for(norm, 350.0 if norm != "box" else 64.0)
-    noise, moved = laplace_noise_for(clip, 256, epsilon), clip.l1_sensitivity(256)
+    moved = clip.l1_sensitivity(256)
+    noise = DiscreteLaplaceNoise.for_epsilon(epsilon, moved)
     assert laplace(float(noise.scale)).map(moved) == pytest.approx(epsilon, rel=DIGITS)
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 2.0, 4.0, 8.0, 32.0])
 def test_discrete_gaussian_is_as_concentrated_as_our_ratio_says(epsilon: float) -> None:
     clip, sigma = clip_for("l2", 350.0), gaussian_sigma(epsilon, 1e-6)
-    noise, moved = gaussian_noise_for(clip, 256, sigma), math.sqrt(clip.squared_l2_sensitivity(256))
-    assert gaussian(math.sqrt(noise.variance)).map(moved) == pytest.approx(1 / sigma**2 / 2, rel=DIGITS)
+    noise = DiscreteGaussianNoise.for_multiplier(sigma, clip.squared_l2_sensitivity(256))
+    assert gaussian(noise.size).map(clip.l2_sensitivity(256)) == pytest.approx(1 / sigma**2 / 2, rel=DIGITS)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 4.0, 8.0, 32.0])
@@ -74,8 +76,8 @@ def test_two_releases_cost_what_composition_says() -> None:
     assert gaussian_epsilon(2e-6, ratio) < bound < 1.15 * gaussian_epsilon(2e-6, ratio)
 
     pure = PrivacySettings(mechanism="discrete-laplace", epsilon=2.0, clip_norm="l1", clip_bound=50.0)
-    promises = [promise(pure, DigestSettings(), 256)] * 2
-    twice = dp.c.make_composition([laplace(float(DiscreteLaplace.for_epsilon(2.0, 1000).scale))] * 2)
+    promises = [promise_for(pure, DigestSettings(), 256)] * 2
+    twice = dp.c.make_composition([laplace(float(DiscreteLaplaceNoise.for_epsilon(2.0, 1000).scale))] * 2)
     assert twice.map(1000) == pytest.approx(compose(promises).epsilon, rel=DIGITS)
 
 
@@ -105,7 +107,7 @@ def test_the_tails_of_the_laws_agree(scale: float, share: float) -> None:
 
 @pytest.mark.parametrize(
     ("noise", "theirs"),
-    [(DiscreteLaplace(Fraction(5)), laplace(5.0)), (DiscreteGaussian(Fraction(49)), gaussian(7.0))],
+    [(DiscreteLaplaceNoise(Fraction(5)), laplace(5.0)), (DiscreteGaussianNoise(Fraction(49)), gaussian(7.0))],
     ids=["laplace", "gaussian"],
 )
 def test_both_samplers_draw_from_one_law(noise: Any, theirs: Any) -> None:

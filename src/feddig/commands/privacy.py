@@ -19,8 +19,6 @@ SIDE = 32
 BYTES = 4
 """A digest's numbers have 32 bits with every mechanism; only integers that very strong noise makes larger have 64."""
 
-FEWEST_CLASSES = 2
-
 SOURCES = {"system": "from the system's entropy", "seeded": "from a seed, for simulation only"}
 
 
@@ -50,30 +48,20 @@ def privacy_command(
     as_json: Json = False,
 ) -> None:
     """Say what a digest promises a record, on which assumptions, without any data."""
-    from feddig.privacy.accounting import promise
     from feddig.privacy.guessing import guess_digest
+    from feddig.privacy.mechanisms import promise_for
 
     experiment = chosen_experiment(file, overrides, data_dir)
     known_channels, known_classes = _known(experiment.data.name)
     elements = elements or _elements(experiment, channels or known_channels)
     classes = classes or known_classes
-    _check_drawable(experiment, elements, classes)
-    promised = promise(experiment.privacy, experiment.digest, elements, classes)
+    promised = promise_for(experiment.privacy, experiment.digest, elements, classes)
     guess = guess_digest(experiment.digest.samples_per_digest, elements)
     statement = _statement(experiment, promised, guess, elements, classes, samples)
     if as_json:
         print(json.dumps(statement, indent=2, allow_nan=False))
     else:
         _print(statement, promised, guess)
-
-
-def _check_drawable(experiment: "Experiment", elements: int, classes: int | None) -> None:
-    """Refuse noise that `digest make` would refuse: there is no use in a promise that cannot be kept."""
-    from feddig.privacy.mechanism import DISCRETE
-    from feddig.privacy.sound import contract_for
-
-    if experiment.privacy.mechanism in DISCRETE:
-        contract_for(experiment.privacy, experiment.digest, elements, classes or FEWEST_CLASSES)
 
 
 def _known(name: str) -> tuple[int, int | None]:
@@ -103,6 +91,8 @@ def _statement(
     samples: int | None,
 ) -> dict[str, Any]:
     """Gather everything under the names that JSON has it by."""
+    from feddig.privacy.mechanisms import MECHANISMS
+
     privacy, spd = experiment.privacy, experiment.digest.samples_per_digest
     size = None if classes is None else (elements + classes) * BYTES
     # within-class mixing leaves some samples of each class out, and how many depends on the data
@@ -114,12 +104,9 @@ def _statement(
         "samples_per_digest": spd,
         "elements": elements,
         "classes": classes,
-        "paper_epsilon": privacy.epsilon if promised.mechanism == "paper-laplace" else None,
+        "paper_epsilon": privacy.epsilon if MECHANISMS[privacy.mechanism].epsilon_is == "paper" else None,
         "record_epsilon": _finite(promised.epsilon),
         "record_epsilon_if_bound_public": _finite(promised.epsilon_if_bound_public),
-        # nothing is promised that is not proved; the other figure is what published bounds alone would prove
-        "record_epsilon_proved": _finite(promised.epsilon),
-        "record_epsilon_concentrated": _finite(promised.epsilon_concentrated),
         "record_delta": promised.delta,
         "label_epsilon": promised.label_epsilon,
         "keep_probability": promised.keep_probability,
@@ -151,7 +138,6 @@ def _print(statement: dict[str, Any], promised: "Promise", guess: "Guess") -> No
         "paper's epsilon": statement["paper_epsilon"],
         "record epsilon": _number(promised.epsilon),
         "if bound public": _number(promised.epsilon_if_bound_public),
-        "by published bound": _concentrated(promised),
         "record delta": _number(promised.delta),
         "label epsilon": _number(promised.label_epsilon) if promised.label_epsilon else None,
         "sensitivity": f"{_number(promised.sensitivity)} {promised.unit} ({promised.norm})",
@@ -169,12 +155,6 @@ def _print(statement: dict[str, Any], promised: "Promise", guess: "Guess") -> No
     print("\nThis holds only as far as these do:")
     for sentence in statement["assumptions"]:
         print(f"- {sentence}")
-
-
-def _concentrated(promised: "Promise") -> str | None:
-    """Tell what is proved without our own argument, where that is another epsilon."""
-    known = promised.epsilon_concentrated
-    return None if known == promised.epsilon else f"epsilon {_number(known)} at the same delta"
 
 
 def _number(value: float) -> str:

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from feddig.digest.digest import Digest
-from feddig.privacy.sound import known_deviation
 
 
 def denoise(digests: Sequence[Digest], features: Tensor) -> Tensor:
@@ -23,7 +22,7 @@ def denoise(digests: Sequence[Digest], features: Tensor) -> Tensor:
     rows = torch.split(torch.arange(len(features)), [len(digest) for digest in digests])
     alike: dict[tuple[float, int | None], list[Tensor]] = {}
     for digest, own in zip(digests, rows, strict=True):
-        deviation = known_deviation(digest.facts)
+        deviation = digest.mechanism.noise_deviation(digest.facts)
         if deviation:
             of_one_class = digest.facts.get("mixing") == "within-class"
             samples = digest.samples // len(digest) if of_one_class else None

@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +10,7 @@ import torch
 from feddig.digest.digest import Digest, check_digest
 from feddig.errors import FileFormatError
 from feddig.files import read_tensors, write_tensors
-from feddig.privacy.clipping import received_features, sent_sums
-from feddig.privacy.mechanism import DISCRETE
+from feddig.privacy.mechanisms import mechanism_of
 
 LARGEST_HEADER = 1 << 20
 
@@ -29,26 +27,12 @@ FACTS: dict[str, type | tuple[type, ...]] = {
 }
 """What a digest tells about how it was made: nothing that a receiver need not know."""
 
-SOUND_FACTS: dict[str, type | tuple[type, ...]] = {
-    "adjacency": str,
-    "delta": (int, float),
-    "label_epsilon": (int, float),
-    "label_keep": str,
-    "clip_norm": str,
-    "clip_bound": (int, float),
-    "clip_steps": int,
-    "step": (int, float),
-    "sensitivity": (int, float),
-    "sensitivity_norm": str,
-    "noise_deviation": (int, float),
-}
-"""What one with integer noise tells besides: its contract, of which nothing is computed from data."""
-
 
 def write_digest(path: str | Path, digest: Digest) -> None:
     """Write a digest file, atomically; with integer noise it holds the integers, and who reads it divides."""
     facts = {"silo": str(digest.silo), "facts": json.dumps(digest.facts, sort_keys=True), "hash": digest.hash}
-    tensors = {"features": _whole(digest), "labels": digest.labels.cpu().numpy()}
+    features = digest.mechanism.stored(digest.features.cpu().numpy(), digest.facts)
+    tensors = {"features": features, "labels": digest.labels.cpu().numpy()}
     write_tensors(Path(path), "digest", tensors, facts)
 
 
@@ -63,7 +47,7 @@ def read_digest(path: str | Path) -> Digest:
         )
     try:
         facts = json.loads(head["facts"])
-        features = _divided(tensors["features"], facts)
+        features = mechanism_of(facts).received(tensors["features"], facts)
         for name, array in {**tensors, "features": features}.items():
             if array.dtype != np.float32:
                 raise FileFormatError(f"{path}: {name} is {array.dtype}, not float32; make the digest again")
@@ -82,39 +66,14 @@ def read_digest(path: str | Path) -> Digest:
     return digest
 
 
-def _whole(digest: Digest) -> np.ndarray:
-    """Give the integers behind features of a discrete mechanism; other features as they are."""
-    features = digest.features.cpu().numpy()
-    if digest.facts.get("mechanism") not in DISCRETE or "step" not in digest.facts:
-        return features
-    sums = sent_sums(features, *_units(digest.facts))
-    # what is no integer is not made one: readers, and an audit, are to see that
-    return features if sums is None else sums
-
-
-def _divided(features: np.ndarray, facts: Mapping[str, object]) -> np.ndarray:
-    """Turn integers of a discrete mechanism into mixed features; give others back as they are."""
-    if features.dtype not in (np.int32, np.int64) or facts.get("mechanism") not in DISCRETE:
-        return features
-    # a header may say anything; what becomes infinite of it is refused after this
-    with np.errstate(all="ignore"):
-        return received_features(features, *_units(facts))
-
-
-def _units(facts: Mapping[str, object]) -> tuple[float, int]:
-    """Give the step of the integers and how many samples each is the sum of."""
-    return float(str(facts["step"])), int(str(facts["samples_per_digest"]))
-
-
 def _check_facts(digest: Digest, source: str) -> None:
     """Check that a digest says how it was made."""
-    expected = FACTS | (SOUND_FACTS if digest.facts.get("mechanism") in DISCRETE else {})
-    for name, kinds in expected.items():
-        if not isinstance(digest.facts.get(name), kinds):
+    own = digest.mechanism.fact_types
+    for name, kinds in {**FACTS, **own}.items():
+        value = digest.facts.get(name)
+        if not isinstance(value, kinds):
             raise FileFormatError(f"{source}: does not say its {name}; make the digest again")
-    for name in expected.keys() & SOUND_FACTS.keys():
-        value = digest.facts[name]
-        if not isinstance(value, str | list) and not 0 <= value < math.inf:
+        if name in own and isinstance(value, int | float) and not 0 <= value < math.inf:
             raise FileFormatError(f"{source}: its {name} is {value}, which is no size; make the digest again")
     mixed, weights = digest.facts["samples_per_digest"], digest.facts["weights"]
     assert isinstance(weights, list)

@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -51,12 +51,15 @@ FINENESS = 64
 class IntegerNoise(ABC):
     """A symmetric distribution over the integers, and how it is drawn from."""
 
-    name: ClassVar[str]
-
     @property
     @abstractmethod
     def spread(self) -> Fraction:
         """The scale, or a whole number near it; it only chooses the width of the cells."""
+
+    @property
+    @abstractmethod
+    def size(self) -> float:
+        """Laplace's b or Gauss's sigma."""
 
     @property
     @abstractmethod
@@ -151,17 +154,16 @@ DIGITS = 32
 
 
 @dataclass(frozen=True)
-class DiscreteLaplace(IntegerNoise):
+class DiscreteLaplaceNoise(IntegerNoise):
     """P(x) proportional to exp(-|x| / scale): epsilon = L1 sensitivity / scale."""
 
     scale: Fraction
-    name: ClassVar[str] = "discrete-laplace"
 
     def __post_init__(self) -> None:
         _check("scale", self.scale, 2**-6, 2**40)
 
     @classmethod
-    def for_epsilon(cls, epsilon: float | Fraction, sensitivity: int) -> "DiscreteLaplace":
+    def for_epsilon(cls, epsilon: float | Fraction, sensitivity: int) -> "DiscreteLaplaceNoise":
         """Give the noise that promises epsilon, or a trifle less, to integers of this L1 sensitivity."""
         return cls(rounded_up(sensitivity / _above_zero("epsilon", epsilon)))
 
@@ -169,6 +171,11 @@ class DiscreteLaplace(IntegerNoise):
     def spread(self) -> Fraction:
         """The scale itself."""
         return self.scale
+
+    @property
+    def size(self) -> float:
+        """The scale."""
+        return float(self.scale)
 
     @property
     def over(self) -> int:
@@ -191,11 +198,10 @@ class DiscreteLaplace(IntegerNoise):
 
 
 @dataclass(frozen=True)
-class DiscreteGaussian(IntegerNoise):
+class DiscreteGaussianNoise(IntegerNoise):
     """P(x) proportional to exp(-x^2 / (2 variance)); `variance` is sigma^2, which the draws' own nears from below."""
 
     variance: Fraction
-    name: ClassVar[str] = "discrete-gaussian"
 
     def __post_init__(self) -> None:
         _check("variance", self.variance, 2**-12, 2**60)
@@ -203,7 +209,7 @@ class DiscreteGaussian(IntegerNoise):
     @classmethod
     def for_multiplier(
         cls, multiplier: float | Fraction, squared_sensitivity: int | Fraction
-    ) -> "DiscreteGaussian":
+    ) -> "DiscreteGaussianNoise":
         """Give the noise whose sigma is so many L2 sensitivities, or a trifle more."""
         return cls(rounded_up(squared_sensitivity * _above_zero("multiplier", multiplier) ** 2))
 
@@ -211,6 +217,11 @@ class DiscreteGaussian(IntegerNoise):
     def spread(self) -> Fraction:
         """Sigma, rounded down."""
         return Fraction(math.isqrt(int(self.variance)))
+
+    @property
+    def size(self) -> float:
+        """Sigma."""
+        return math.sqrt(self.variance)
 
     @property
     def over(self) -> int:

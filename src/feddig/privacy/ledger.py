@@ -22,19 +22,8 @@ from pathlib import Path
 
 from feddig.errors import FedDigError, FileFormatError
 from feddig.files import write_atomically
-from feddig.privacy.accounting import Composed, Promise
-from feddig.privacy.ledger_file import (
-    GENESIS,
-    RELEASE,
-    RESEND,
-    Budget,
-    Entry,
-    Head,
-    charge,
-    check_budget,
-    read_entry,
-    read_head,
-)
+from feddig.privacy.accounting import Budget, Composed, Promise, charge, check_budget
+from feddig.privacy.ledger_file import GENESIS, RELEASE, RESEND, Entry, Head, read_entry, read_head
 
 try:
     import fcntl
