@@ -772,7 +772,7 @@ def test_privacy_of_the_sound_mechanism(give: Give) -> None:
     found = json.loads(give("privacy", *SOUND, "--json").out)
     assert (found["paper_epsilon"], found["record_epsilon"], found["record_delta"]) == (None, 8.0, 1e-6)
     assert found["sensitivity"] == pytest.approx(60 * 2**0.5 / 4)
-    assert found["noise_scale"] == pytest.approx(0.6529353844 * found["sensitivity"])
+    assert found["noise_scale"] == pytest.approx(0.6892920154 * found["sensitivity"])
     other = ["--set", "privacy.adjacency=replace-one", "--set", "privacy.label_epsilon=2"]
     found = json.loads(give("privacy", *SOUND, *other, "--json").out)
     assert (found["record_epsilon"], found["adjacency"]) == (10.0, "replace-one")

@@ -146,7 +146,7 @@ def test_an_entry_says_where_its_noise_is_from_and_older_ones_do_not(ledger: Led
 
 
 def test_a_ledger_of_an_earlier_release_is_read_and_goes_on(ledger: Ledger) -> None:
-    """Its Gaussian noise was half a billionth weaker than today's; its figures and hashes stay as they are."""
+    """Its Gaussian noise was made by another bound; its figures and hashes stay as they are."""
     for suffix in ("", ".head"):
         ledger.path.with_name(f"silo.ledger{suffix}").write_bytes(Path(f"{OLDER}{suffix}").read_bytes())
     before = ledger.path.read_bytes()

@@ -1,7 +1,6 @@
 """OpenDP as an oracle: what it says of the same noise, where it is installed (`pip install opendp`).
 
-Its maps round outwards, so the last digits may differ. Its curve for Gaussian noise comes from concentrated privacy
-and is a bound; ours is exact, and so must lie below it, though not far.
+Its maps round outwards, so the last digits may differ.
 """
 
 import math
@@ -11,18 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from feddig.privacy.accounting import compose
+from feddig.privacy.accounting import compose, concentrated_epsilon
 from feddig.privacy.clipping import clip_for
-from feddig.privacy.gaussian import (
-    concentrated_epsilon,
-    gaussian_delta,
-    gaussian_epsilon,
-    gaussian_sigma,
-    joined,
-)
 from feddig.privacy.integer_noise import DiscreteGaussianNoise, DiscreteLaplaceNoise
 from feddig.privacy.labels import keep_fraction
 from feddig.privacy.mechanisms import promise_for
+from feddig.privacy.mechanisms.discrete_gaussian import smallest_sigma
 from feddig.privacy.samplers import SeededSource
 from feddig.settings import DigestSettings, PrivacySettings
 
@@ -52,28 +45,26 @@ def test_discrete_laplace_keeps_the_epsilon_that_it_was_made_for(norm: str, epsi
 
 @pytest.mark.parametrize("epsilon", [1.0, 2.0, 4.0, 8.0, 32.0])
 def test_discrete_gaussian_is_as_concentrated_as_our_ratio_says(epsilon: float) -> None:
-    clip, sigma = clip_for("l2", 350.0), gaussian_sigma(epsilon, 1e-6)
+    clip, sigma = clip_for("l2", 350.0), smallest_sigma(epsilon, 1e-6)
     noise = DiscreteGaussianNoise.for_multiplier(sigma, clip.squared_l2_sensitivity(256))
     assert gaussian(noise.size).map(clip.l2_sensitivity(256)) == pytest.approx(1 / sigma**2 / 2, rel=DIGITS)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 4.0, 8.0, 32.0])
 @pytest.mark.parametrize("delta", [1e-5, 1e-6, 1e-9])
-def test_the_exact_gaussian_curve_lies_a_little_below_the_bound(epsilon: float, delta: float) -> None:
-    sigma = gaussian_sigma(epsilon, delta, 1000.0)
+def test_sigma_is_made_for_the_same_curve(epsilon: float, delta: float) -> None:
+    sigma = 1000 * smallest_sigma(epsilon, delta)
     curve = dp.c.make_zCDP_to_approxDP(gaussian(sigma)).map(1000.0)
-    assert epsilon < curve.epsilon(delta) < 1.15 * epsilon
-    assert concentrated_epsilon(delta, 1000 / sigma) == pytest.approx(curve.epsilon(delta), rel=1e-6)
-    assert gaussian_delta(epsilon, 1000 / sigma) < curve.delta(epsilon) < 20 * delta
+    assert curve.epsilon(delta) == pytest.approx(epsilon, rel=1e-6)
 
 
 def test_two_releases_cost_what_composition_says() -> None:
-    sigmas = [gaussian_sigma(epsilon, 1e-6, 1000.0) for epsilon in (1.0, 4.0)]
-    together = dp.c.make_composition([gaussian(sigma) for sigma in sigmas])
-    ratio = joined(1000 / sigma for sigma in sigmas)
-    assert together.map(1000.0) == pytest.approx(ratio**2 / 2, rel=DIGITS)
+    sigmas = [smallest_sigma(epsilon, 1e-6) for epsilon in (1.0, 4.0)]
+    together = dp.c.make_composition([gaussian(1000 * sigma) for sigma in sigmas])
+    rho = math.fsum(1 / sigma**2 / 2 for sigma in sigmas)
+    assert together.map(1000.0) == pytest.approx(rho, rel=DIGITS)
     bound = dp.c.make_zCDP_to_approxDP(together).map(1000.0).epsilon(2e-6)
-    assert gaussian_epsilon(2e-6, ratio) < bound < 1.15 * gaussian_epsilon(2e-6, ratio)
+    assert concentrated_epsilon(rho, 2e-6) == pytest.approx(bound, rel=1e-6)
 
     pure = PrivacySettings(mechanism="discrete-laplace", epsilon=2.0, clip_norm="l1", clip_bound=50.0)
     promises = [promise_for(pure, DigestSettings(), 256)] * 2

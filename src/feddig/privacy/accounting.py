@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from feddig.errors import BudgetError
-from feddig.privacy.clipping import LEAST_BOUND
-from feddig.privacy.integer_gaussian import MOST_ELEMENTS, integer_epsilon
 
 ONCE = "The digest is released once: a second one with fresh noise costs as much again."
 FRESH = "Every release draws noise of its own; sending the same bytes again costs nothing."
 PLANNED = "No release was planned by what an earlier one of the same records showed."
+THIRDS = 200
+"""Steps of a search, each of which leaves two thirds: more than a float has digits for."""
 ROUNDING = 1e-12
 """The share by which a cost may exceed its budget: in floating point, three times 0.1 is more than 0.3."""
 
@@ -74,6 +74,26 @@ class Budget:
         return within and math.isfinite(cost.epsilon)
 
 
+def concentrated_epsilon(rho: float, delta: float) -> float:
+    """Return the epsilon that rho-concentrated differential privacy keeps with this delta.
+
+    It is the least of the bounds of Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy"
+    (2020), Proposition 12, of which there is one for each order above 1.
+    """
+
+    def bound(log_excess: float) -> float:
+        excess = math.exp(log_excess)
+        order = 1 + excess
+        return order * rho + math.log1p(-1 / order) - (math.log(order) + math.log(delta)) / excess
+
+    # it falls, then rises; every order gives a valid bound, so the search need not be exact
+    low, high = -30.0, 700.0
+    for _ in range(THIRDS):
+        left, right = low + (high - low) / 3, high - (high - low) / 3
+        low, high = (low, right) if bound(left) <= bound(right) else (left, high)
+    return max(0.0, bound((low + high) / 2))
+
+
 def compose(promises: Sequence[Promise], delta: float | None = None) -> Composed:
     """Return what several releases about the same record promise together.
 
@@ -88,8 +108,10 @@ def compose(promises: Sequence[Promise], delta: float | None = None) -> Composed
     total = math.fsum(each.delta for each in promises)
     if is_concentrated(promises):
         target = total if delta is None else delta
-        tighter = _joint_epsilon(promises, target)
-        if delta is not None or tighter < added:
+        labels = math.fsum(each.label_epsilon for each in promises)
+        tighter = concentrated_epsilon(math.fsum(each.rho or 0.0 for each in promises), target) + labels
+        # what one release was made for stands, though its noise was rounded up
+        if delta is not None or (len(promises) > 1 and tighter < added):
             return Composed(tighter, target, (PLANNED, *assumptions))
     elif delta is not None:
         raise ValueError("delta can be chosen only where all noise is Gaussian")
@@ -128,14 +150,6 @@ def check_budget(place: str, spent: Sequence[Promise], coming: Promise, budget: 
         f"{_say_limits(budget)}; {_say_cost(before)} is spent, {_say_rest(before, budget)} is left; "
         + _remedy(spent, coming)
     )
-
-
-def _joint_epsilon(promises: Sequence[Promise], delta: float) -> float:
-    """Return what releases with Gaussian noise cost together, labels included."""
-    ratios = [math.sqrt(2 * (each.rho or 0.0)) for each in promises]
-    least_sigma = LEAST_BOUND / max(ratios)
-    features = integer_epsilon(delta, math.hypot(*ratios), least_sigma, MOST_ELEMENTS * len(promises))
-    return features + math.fsum(each.label_epsilon for each in promises)
 
 
 def _remedy(spent: Sequence[Promise], coming: Promise) -> str:

@@ -23,8 +23,6 @@ from feddig.privacy.samplers import Source
 NORMS = ("l1", "l2", "box")
 LEVELS = 16
 """The bound is a whole number of this many bits: far finer than any noise worth having."""
-LEAST_BOUND = 2 ** (LEVELS - 1)
-"""No bound has fewer steps, and no record moves a sum by less than its bound; what ledgers charge rests on it."""
 
 
 @dataclass(frozen=True)
