@@ -355,7 +355,7 @@ def test_tampering_is_noticed_and_nothing_is_touched(kind: str, ledger: Ledger) 
         text = str(noticed.value)
         assert text.startswith(f"{ledger.path}: ")
         assert complaint in text
-        assert "restored from a backup" in text
+        assert "restore both files from a backup" in text
     assert snapshot(ledger.path.parent) == before
 
 
@@ -370,7 +370,7 @@ def test_tampering_is_noticed_and_nothing_is_touched(kind: str, ledger: Ledger) 
         (Head().text, "goes on after line 0"),
         ("", "silo.ledger.head: is damaged (it is not JSON)"),
         ("[]", "silo.ledger.head: is damaged"),
-        ('{"format_version": 1, "count": "4"}', "does not say how far"),
+        ('{"format_version": 1, "count": "4"}', "does not count the entries"),
         ('{"format_version": 2}', "format_version 2"),
     ],
 )
@@ -457,7 +457,7 @@ def test_a_death_at_any_step_leaves_a_ledger_that_goes_on(
         with caplog.at_level(logging.WARNING, "feddig"):
             found = len(ledger.entries())
         assert found in (expected, expected + 1)
-        cut += "was cut off in mid-write and is left out" in caplog.text
+        cut += "was cut off while it was written and is left out" in caplog.text
         entry = ledger.release(f"next {step}", laplace(), "moderator")
         assert entry.number == found + 1
         expected = len(ledger.entries())
@@ -684,4 +684,4 @@ def test_a_cut_off_line_is_reported(give: Give, tmp_path: Path) -> None:
     code, out, err = give("ledger", "verify", "my.ledger")
     assert code == 0
     assert "whole, 4 entries" in out
-    assert "WARNING: my.ledger: line 5 was cut off in mid-write and is left out" in err
+    assert "WARNING: my.ledger: line 5 was cut off while it was written and is left out" in err

@@ -57,10 +57,9 @@ def clip_as_agreed(features: Tensor, digest: Digest) -> Tensor:
     if clip is None:
         return features
     norm, bound = clip.norm, float(clip.bound * clip.step)
-    if not clip.signed:
-        features = features.clamp(min=0)
+    features = features.clamp(min=0)
     if norm == "box":
-        return features.clamp(-bound, bound)
+        return features.clamp(max=bound)
     lengths: Tensor = torch.linalg.vector_norm(features.flatten(1), ord=1 if norm == "l1" else 2, dim=1)
     shrink = (bound / lengths.clamp(min=1e-12)).clamp(max=1)
     return features * shrink.view(-1, *[1] * (features.dim() - 1))

@@ -18,11 +18,11 @@ def digest_make(
     file: options.ExperimentFile = None,
     overrides: options.Overrides = None,
     silo: Annotated[
-        int, typer.Option(min=0, help="Which silo: its share of the data, and the number it bears.")
+        int, typer.Option(min=0, help="Number of the silo, whose share of the data is used.")
     ] = 0,
     all_data: Annotated[
         bool,
-        typer.Option("--all-data", help="The data set is this silo's own: digest all its training images."),
+        typer.Option("--all-data", help="All training images belong to this silo: digest all of them."),
     ] = False,
     classes: Annotated[
         int,

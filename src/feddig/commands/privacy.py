@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from feddig.privacy.guessing import Guess
 
 SIDE = 32
-"""Height and width of the image that the encoder is tried on: that of the paper's data, padded."""
+"""Height and width of the image that the encoder is tried on: the paper's data, padded."""
 
 BYTES = 4
-"""A digest's numbers have 32 bits with every mechanism; only integers that very strong noise makes larger have 64."""
+"""Bytes of a number in a digest; only integers that very strong noise makes larger have 8."""
 
 SOURCES = {"system": "from the system's entropy", "seeded": "from a seed, for simulation only"}
 
@@ -28,7 +28,7 @@ def privacy_command(
     elements: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Numbers in a feature (ell); without it, as the encoder makes of 32x32 pixels."
+            min=1, help="Numbers in a feature (ell); without it, what the encoder makes of 32x32 pixels."
         ),
     ] = None,
     channels: Annotated[
@@ -65,7 +65,7 @@ def privacy_command(
 
 
 def _known(name: str) -> tuple[int, int | None]:
-    """Give the channels and classes of a data set that we know by name; of others, 1 and unknown."""
+    """Return the channels and classes of a data set that is known by name; 1 and None for others."""
     from feddig.data.public_sets import FASHION_CLASSES, PUBLISHED
 
     if name == "fashion-mini":
@@ -90,12 +90,12 @@ def _statement(
     classes: int | None,
     samples: int | None,
 ) -> dict[str, Any]:
-    """Gather everything under the names that JSON has it by."""
+    """Return everything under its names in JSON."""
     from feddig.privacy.mechanisms import MECHANISMS
 
     privacy, spd = experiment.privacy, experiment.digest.samples_per_digest
     size = None if classes is None else (elements + classes) * BYTES
-    # within-class mixing leaves some samples of each class out, and how many depends on the data
+    # within-class mixing leaves out some samples of each class; how many depends on the data
     digests = None if samples is None else samples // spd
     return {
         "mechanism": promised.mechanism,
@@ -152,7 +152,7 @@ def _print(statement: dict[str, Any], promised: "Promise", guess: "Guess") -> No
     for name, value in said.items():
         if value is not None:
             print(f"{name:<18} {value}")
-    print("\nThis holds only as far as these do:")
+    print("\nThis holds only if all of these hold:")
     for sentence in statement["assumptions"]:
         print(f"- {sentence}")
 

@@ -1,7 +1,7 @@
-"""A silo's data digest: encode, mix, perturb.
+"""A silo's data digest, made of encoded samples by mixing and noise.
 
-Each sample is used at most once. Neither the samples, nor which of them were mixed, nor the seed of
-the noise is in the digest.
+Each sample is used at most once. The digest contains neither the samples, nor which of them were mixed, nor the seed
+of the noise.
 """
 
 import json
@@ -46,7 +46,7 @@ class Digest:
     labels: Tensor
     """D_y, [digests, classes], float32: each row sums to 1."""
     facts: Mapping[str, Fact] = field(default_factory=dict)
-    """How it was made: nothing that a receiver need not know."""
+    """How it was made, as far as a receiver needs to know."""
 
     def __len__(self) -> int:
         return int(self.features.shape[0])
@@ -86,7 +86,7 @@ class Digest:
 
 
 def mix_groups(labels: Tensor, samples_per_digest: int, mixing: str, uniforms: Uniforms) -> Tensor:
-    """Choose which samples are mixed with which: [digests, SpD] indices, none of them twice."""
+    """Return which samples are mixed: [digests, SpD] indices, none of them twice."""
     shuffled = torch.from_numpy(np.argsort(uniforms(len(labels)), kind="stable"))
     rows = [shuffled]
     if mixing == "within-class":
@@ -120,7 +120,7 @@ def make_digest(
 def make_digest_by_facts(
     silo: int, features: Tensor, labels: Tensor, classes: int, facts: Mapping[str, Fact], seed: int
 ) -> Digest:
-    """Make a silo's digest as the facts of a digest say."""
+    """Make a silo's digest with the given facts, for example those of another digest."""
     features, labels = features.float(), labels.cpu()
     if len(labels) and not bool(torch.isfinite(features).all()):
         raise DataError(
@@ -151,8 +151,8 @@ def make_digest_by_facts(
 def draw_groups(
     labels: Tensor, classes: int, facts: Mapping[str, Fact], randomness: Randomness
 ) -> tuple[Tensor, Tensor]:
-    """Choose which samples are mixed; return the groups, and the labels as the mechanism has randomised them."""
-    # before anything else: what samples are mixed with may follow from randomised labels, never from true ones
+    """Return which samples are mixed, and the labels as the mechanism has randomised them."""
+    # first, because groups may depend on randomised labels, never on true ones
     seen = mechanism_of(facts).randomise_labels(labels.numpy(), classes, facts, randomness)
     labels = torch.from_numpy(seen)
     groups = mix_groups(

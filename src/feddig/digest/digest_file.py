@@ -25,11 +25,11 @@ FACTS: dict[str, type | tuple[type, ...]] = {
     "random": str,
     "encoder": str,
 }
-"""What a digest tells about how it was made: nothing that a receiver need not know."""
+"""The facts of every digest; its mechanism adds others."""
 
 
 def write_digest(path: str | Path, digest: Digest) -> None:
-    """Write a digest file, atomically; with integer noise it holds the integers, and who reads it divides."""
+    """Write a digest file, atomically; with integer noise it holds integers, which the reader divides."""
     facts = {"silo": str(digest.silo), "facts": json.dumps(digest.facts, sort_keys=True), "hash": digest.hash}
     features = digest.mechanism.stored(digest.features.cpu().numpy(), digest.facts)
     tensors = {"features": features, "labels": digest.labels.cpu().numpy()}
@@ -37,7 +37,7 @@ def write_digest(path: str | Path, digest: Digest) -> None:
 
 
 def read_digest(path: str | Path) -> Digest:
-    """Read a digest file and refuse anything that is not a sound digest."""
+    """Read a digest file; refuse one that is damaged, altered or incomplete."""
     path = Path(path)
     _check_header(path)
     tensors, head = read_tensors(path, "digest")
@@ -74,7 +74,9 @@ def _check_facts(digest: Digest, source: str) -> None:
         if not isinstance(value, kinds):
             raise FileFormatError(f"{source}: does not say its {name}; make the digest again")
         if name in own and isinstance(value, int | float) and not 0 <= value < math.inf:
-            raise FileFormatError(f"{source}: its {name} is {value}, which is no size; make the digest again")
+            raise FileFormatError(
+                f"{source}: its {name} is {value}, which must be finite and not negative; make the digest again"
+            )
     mixed, weights = digest.facts["samples_per_digest"], digest.facts["weights"]
     assert isinstance(weights, list)
     shares = all(isinstance(weight, float | int) and 0 <= weight <= 1 for weight in weights)

@@ -1,13 +1,8 @@
-"""Records on a public integer grid, held within a public bound, and how far one record can then move a sum.
+"""Clip records on a public integer grid, and sum them with integer noise.
 
-A record is rounded to the grid first and clipped after that, in integers: what rounding adds to a norm is cut
-off again, and the bound holds exactly. Step and bound come from the contract and never from data.
-
-The sound mechanism: sums of clipped integer records with integer noise.
-
-Each record goes into one sum at most, and its part in it is a function of the record alone and lies within the
-public clip. The noise is exact, and nothing but sums and facts of the contract leaves: the receiver divides. In a
-silo's memory a digest is as receivers have it, in float32; beyond 2^24 steps the last digits are lost after the noise.
+A record is rounded to the grid first and then clipped, in integers: what rounding adds to a norm is cut off again, so
+the bound holds exactly. Step and bound come from settings, never from data. Each record goes into one sum at most. In
+a silo's memory a digest is what receivers have, in float32; beyond 2^24 steps its last digits are lost after the noise.
 """
 
 import math
@@ -22,24 +17,22 @@ from feddig.privacy.samplers import Source
 
 NORMS = ("l1", "l2", "box")
 LEVELS = 16
-"""The bound is a whole number of this many bits: far finer than any noise worth having."""
+"""Bits of the bound in steps: far finer than any useful noise."""
 
 
 @dataclass(frozen=True)
 class Clip:
-    """What a record is held to: a ball of the norm around zero, or a box with sides of the bound."""
+    """The bound on a record, whose values are not negative: a ball of the norm, or a box with sides of the bound."""
 
     norm: str
     bound: int
     """In steps."""
     step: Fraction
     """The grid's step in units of a feature."""
-    signed: bool = False
-    """Whether a feature may lie below zero; if not, those that do are set to zero."""
 
     def __post_init__(self) -> None:
         if self.norm not in NORMS:
-            raise SettingError(f"privacy.clip_norm: {self.norm!r} is no norm; {nearest(self.norm, NORMS)}")
+            raise SettingError(f"privacy.clip_norm: {self.norm!r} is not known; {nearest(self.norm, NORMS)}")
         if self.bound < 1 or self.step <= 0:
             raise SettingError(
                 f"privacy.clip_bound: must be above 0, not {self.bound} steps of {float(self.step):g}"
@@ -50,36 +43,32 @@ class Clip:
         if self.norm == "l1":
             return 2 * self.bound
         if self.norm == "box":
-            return elements * self._side
+            return elements * self.bound
         # Cauchy and Schwarz; a distance on the grid is a whole number, so its floor still bounds it
         return math.isqrt(elements * self.squared_l2_sensitivity(elements))
 
     def squared_l2_sensitivity(self, elements: int) -> int:
         """Bound the squared L2 distance of two records, in steps squared."""
         if self.norm == "box":
-            return elements * self._side**2
-        # vectors without negative entries are never more than a right angle apart
-        return (4 if self.signed else 2) * self.bound**2
+            return elements * self.bound**2
+        # two vectors without negative entries are at most a right angle apart
+        return 2 * self.bound**2
 
     def l2_sensitivity(self, elements: int) -> float:
         """Bound the L2 distance of two records, in steps."""
         return math.sqrt(self.squared_l2_sensitivity(elements))
 
-    @property
-    def _side(self) -> int:
-        return 2 * self.bound if self.signed else self.bound
 
-
-def clip_for(norm: str, bound: float, *, signed: bool = False) -> Clip:
-    """Lay the grid for a bound in units of a feature: steps are a power of two, so that scaling rounds nothing."""
+def clip_for(norm: str, bound: float) -> Clip:
+    """Return the clip for a bound in units of a feature; steps are a power of two, so that scaling rounds nothing."""
     if not (math.isfinite(bound) and bound > 0):
         raise SettingError(f"privacy.clip_bound: must be a finite number above 0, not {bound}")
     step = Fraction(2) ** (math.frexp(bound)[1] - LEVELS)
-    return Clip(norm, int(Fraction(bound) / step), step, signed)
+    return Clip(norm, int(Fraction(bound) / step), step)
 
 
 def quantise(records: np.ndarray, clip: Clip) -> np.ndarray:
-    """Round records [n, elements] to the grid (int64), those far beyond the bound to a public largest value."""
+    """Round records [n, elements] to the grid (int64); values far beyond the bound become a public largest value."""
     if not np.isfinite(records).all():
         raise DataError("features: hold values that are not finite numbers; check the encoder and its images")
     largest = _largest(records.shape[1])
@@ -94,26 +83,25 @@ def quantise(records: np.ndarray, clip: Clip) -> np.ndarray:
 
 
 def clip_records(records: np.ndarray, clip: Clip) -> np.ndarray:
-    """Hold records [n, elements] of integers to the clip; those within it stay as they are."""
+    """Clip records [n, elements] of integers; values below zero become zero, records within the clip stay."""
     if clip.norm == "box":
-        boxed: np.ndarray = np.clip(records, -clip.bound if clip.signed else 0, clip.bound)
+        boxed: np.ndarray = np.clip(records, 0, clip.bound)
         return boxed
-    clipped: np.ndarray = records.copy() if clip.signed else np.maximum(records, 0)
-    norms = np.abs(clipped).sum(1) if clip.norm == "l1" else _root_above((clipped**2).sum(1))
+    clipped: np.ndarray = np.maximum(records, 0)
+    norms = clipped.sum(1) if clip.norm == "l1" else _root_above((clipped**2).sum(1))
     beyond = np.flatnonzero(norms > clip.bound)
-    # sizes and not signed values are divided: rounding then goes towards zero and never lengthens
-    sizes = np.abs(clipped[beyond]) * clip.bound // norms[beyond, None]
-    clipped[beyond] = np.sign(clipped[beyond]) * sizes
+    # rounding down never makes a record longer
+    clipped[beyond] = clipped[beyond] * clip.bound // norms[beyond, None]
     return clipped
 
 
 def _largest(elements: int) -> int:
-    """Give the largest entry of which so many squares add up within 63 bits."""
+    """Return the largest entry whose square, times the number of elements, fits 63 bits."""
     return 1 << (62 - elements.bit_length()) // 2
 
 
 def _root_above(squares: np.ndarray) -> np.ndarray:
-    """Give the smallest integers whose squares reach these; floating point guesses, integers decide."""
+    """Return the smallest integers whose squares reach these: floating point guesses, integers decide."""
     roots: np.ndarray = np.sqrt(squares).astype(np.int64)
     roots -= roots**2 > squares
     roots += roots**2 < squares
@@ -121,11 +109,11 @@ def _root_above(squares: np.ndarray) -> np.ndarray:
 
 
 AT_ONCE = 2**18
-"""Elements summed at once: as many as a processor's cache holds."""
+"""Elements summed at once: as many as fit in a processor's cache."""
 
 
 def sum_records(features: np.ndarray, groups: np.ndarray, clip: Clip) -> np.ndarray:
-    """Add up each group's records, rounded to the grid and clipped: [digests, elements] of int64, not yet private."""
+    """Return the sums of each group's clipped integer records: [digests, elements] of int64, not yet private."""
     records = features.reshape(len(features), -1)
     sums = np.empty((len(groups), records.shape[1]), dtype=np.int64)
     digests = max(1, AT_ONCE // max(1, groups.shape[1] * records.shape[1]))
@@ -153,14 +141,14 @@ def release_sums(
 
 
 def received_features(sums: np.ndarray, step: float, samples_per_digest: int) -> np.ndarray:
-    """Turn received integers into mixed features: the mean of a digest's records, in units of a feature."""
+    """Return the mean of each digest's records, in units of a feature."""
     return (sums * (step / samples_per_digest)).astype(np.float32)
 
 
 def sent_sums(features: np.ndarray, step: float, samples_per_digest: int) -> np.ndarray | None:
-    """Give the integers that a receiver makes exactly these mixed features of; None if there are none.
+    """Return the integers that a receiver turns into exactly these mixed features, or None if there are none.
 
-    int32 where they fit, which is as many bytes as the features have, else int64.
+    They are int32 where they fit, which takes as many bytes as the features do, else int64.
     """
     sums = np.empty(features.shape, dtype=np.int64)
     rows = max(1, AT_ONCE // max(1, math.prod(features.shape[1:])))

@@ -16,7 +16,7 @@ from feddig.privacy.accounting import Promise
 from feddig.privacy.mechanisms import mechanism_of
 
 GENESIS = "0" * 64
-"""Stands for the hash of an entry before the first."""
+"""The hash that the first entry names as the one before."""
 
 RELEASE, RESEND = "release", "resend"
 
@@ -26,7 +26,7 @@ class Entry:
     """One release: what, when, to whom, at what cost."""
 
     number: int
-    """1, 2, 3 and on."""
+    """Counted from 1."""
     time: str
     """UTC, ISO 8601."""
     kind: str
@@ -44,17 +44,17 @@ class Entry:
 
     @cached_property
     def hash(self) -> str:
-        """Name this entry, and through `previous` all entries before it."""
+        """The name of this entry and, through `previous`, of all entries before it."""
         return hashlib.sha256(_canonical(self._content())).hexdigest()
 
     @property
     def record(self) -> dict[str, Any]:
-        """Give all that stands on the line."""
+        """All that is on the line."""
         return {**self._content(), "hash": self.hash}
 
     @property
     def line(self) -> bytes:
-        """Write the entry down."""
+        """The entry as it is written."""
         return _canonical(self.record) + b"\n"
 
     def _content(self) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class Entry:
             "sensitivity_norm": promise.norm,
             "noise_scale": _spelt(promise.noise_scale),
             "unit": promise.unit,
-            # of an entry that was made before this was noted, it is not known
+            # older entries do not have it
             **({"random": promise.random} if promise.random else {}),
             "composed_epsilon": _spelt(self.composed_epsilon),
             "composed_delta": _spelt(self.composed_delta),
@@ -86,21 +86,21 @@ class Entry:
 
 @dataclass(frozen=True)
 class Head:
-    """How far a ledger goes: how many entries it has, and the last one's hash."""
+    """The number of entries in a ledger, and the last one's hash."""
 
     count: int = 0
     hash: str = GENESIS
     coming: str | None = None
-    """The hash of the entry that is just being appended; None when none is."""
+    """The hash of the entry that is being appended, if there is one."""
 
     @property
     def text(self) -> str:
-        """Write the head down."""
+        """The head as it is written."""
         return json.dumps({"format_version": FORMAT_VERSION, **vars(self)}, indent=2) + "\n"
 
 
 def read_entry(line: bytes) -> Entry:
-    """Read a line, without its end, back; ValueError says in a few words what is wrong with it."""
+    """Read a line, without its end; a ValueError says what is wrong with it."""
     found = _table(line)
     try:
         entry = Entry(
@@ -126,11 +126,11 @@ def read_entry(line: bytes) -> Entry:
 
 
 def read_head(text: bytes) -> Head:
-    """Read a head back; ValueError says in a few words what is wrong with it."""
+    """Read a head; a ValueError says what is wrong with it."""
     found = _table(text)
     count, last, coming = found.get("count"), found.get("hash"), found.get("coming")
     if type(count) is not int or count < 0 or not isinstance(last, str) or not isinstance(coming, str | None):
-        raise ValueError("it does not say how far the ledger goes")
+        raise ValueError("it does not count the entries")
     return Head(count, last, coming)
 
 

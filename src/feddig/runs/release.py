@@ -1,4 +1,4 @@
-"""Digests outside a run: a silo makes its own, and anybody shows what is in one."""
+"""Digests outside a run: make a silo's own, note its release, describe a digest file."""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from feddig.privacy.ledger_file import Entry
 
 
 def digest_of_silo(experiment: Experiment, silo: int, *, all_data: bool = False, classes: int = 0) -> Digest:
-    """Make the digest of a silo's share of the experiment's data, or of all of it as the silo's own."""
+    """Make the digest of a silo's share of the experiment's data, or of all of it."""
     experiment = experiment.resolved()
     if all_data:
         dataset = load_data(experiment)
@@ -49,14 +49,14 @@ def digest_of_silo(experiment: Experiment, silo: int, *, all_data: bool = False,
 
 
 def note_release(ledger: Path, digest: Digest, experiment: Experiment, recipient: str) -> Entry:
-    """Note in a silo's ledger that this digest is about to leave, or refuse it if that is over the budget."""
+    """Note in a silo's ledger that this digest is about to leave, or refuse it if it is over the budget."""
     privacy = experiment.privacy
     budget = Budget(privacy.budget_epsilon, privacy.budget_delta)
     return Ledger(ledger).release(digest.hash, digest.promise, recipient, budget)
 
 
 def describe_digest(path: Path) -> dict[str, Any]:
-    """Read a digest file and tell what it holds and what it promises."""
+    """Read a digest file and return what it holds and what it promises."""
     digest = read_digest(path)
     facts = digest.facts
     shape = tuple(digest.features.shape[1:])

@@ -130,7 +130,7 @@ class IntegerSums(Mechanism, ABC):
             "clip_bound": float(clip.bound * clip.step),
             "clip_steps": clip.bound,
             "step": float(clip.step),
-            "signed": int(clip.signed),
+            "signed": 0,
             "elements": elements,
             "delta": privacy.delta,
             "label_epsilon": privacy.label_epsilon or 0.0,
@@ -188,12 +188,8 @@ class IntegerSums(Mechanism, ABC):
 
     def clip(self, facts: Mapping[str, Fact]) -> Clip:
         """Return the clip that the facts tell."""
-        return Clip(
-            str(facts["clip_norm"]),
-            int(number(facts, "clip_steps")),
-            Fraction(number(facts, "step")),
-            bool(facts.get("signed", 0)),
-        )
+        steps, step = int(number(facts, "clip_steps")), Fraction(number(facts, "step"))
+        return Clip(str(facts["clip_norm"]), steps, step)
 
     def promise(self, facts: Mapping[str, Fact], elements: int) -> Promise:
         """Return the record epsilon and delta, on their assumptions."""
