@@ -26,7 +26,8 @@ def draw(count: int, *, deviation: float, samples: int, spread: float = 0.0) -> 
 
 
 def digest(silo: int, features: Tensor, labels: Tensor, **facts: str | int | float) -> Digest:
-    return Digest(silo, features, labels, {"samples_per_digest": 4, "mixing": "within-class", **facts})
+    made = {"samples_per_digest": 4, "mixing": "within-class", "mechanism": "discrete-gaussian"}
+    return Digest(silo, features, labels, {**made, **facts})
 
 
 def test_where_only_noise_shows_what_labels_explain_is_left() -> None:

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-from feddig.digest.digest import read_digest, write_digest
+from feddig.digest.digest_file import read_digest, write_digest
 from feddig.federation.flower_1_41.local_app import SILO_PROGRAM
 from feddig.federation.processes.processes import is_alive, running
 from feddig.files import write_atomically

@@ -28,7 +28,7 @@ from feddig.experiment.toml import experiment_from_table
 from feddig.files import read_tensors
 from feddig.models.encoder import load_encoder
 from feddig.models.flat import FlatNetwork
-from feddig.privacy.mechanism import laplace_scale
+from feddig.privacy.mechanisms.paper_laplace import laplace_scale
 from feddig.runs.build import Simulation, build_simulation
 from feddig.seeds import seeded_uniforms, torch_stream
 from feddig.settings import DigestSettings, PrivacySettings

@@ -19,7 +19,7 @@ from fake_log import use_fake_logs
 from feddig import Dataset, Experiment, FedDigError, run
 from feddig.core import moderator
 from feddig.core.absence import read_absence
-from feddig.digest.digest import read_digest, write_digest
+from feddig.digest.digest_file import read_digest, write_digest
 from feddig.federation.client_app import _discretion
 from feddig.federation.contract import read_contract
 from feddig.federation.folders import FederationFolder

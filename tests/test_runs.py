@@ -28,7 +28,7 @@ from feddig import (
     run,
     run_grid,
 )
-from feddig.digest.digest import read_digest
+from feddig.digest.digest_file import read_digest
 from feddig.experiment.toml import experiment_from_table, keys
 from feddig.files import write_tensors
 from feddig.report.measures import MEASURES

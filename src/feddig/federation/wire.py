@@ -18,7 +18,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from feddig.core.messages import Reply, Request
-from feddig.digest.digest import Digest, read_digest, write_digest
+from feddig.digest.digest import Digest
+from feddig.digest.digest_file import read_digest, write_digest
 from feddig.errors import FedDigError
 
 NUMPY, BYTES = "numpy.ndarray", "bytes"
