@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from feddig import run
 from feddig.cli import main
-from feddig.digest.digest import read_digest
+from feddig.digest.digest_file import read_digest
 from feddig.experiment.toml import read_experiment
 from feddig.federation.flower_1_41.local_app import SILO_PROGRAM, write_programs
 from feddig.federation.folders import FederationFolder, SiloFolder
