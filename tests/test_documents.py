@@ -107,6 +107,17 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (tmp_path / "results" / "from-python" / "summary.json").exists()
 
 
+def test_what_the_documents_python_imports_exists() -> None:
+    blocks = [
+        block
+        for page in (ROOT / "docs").rglob("*.md")
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    ]
+    assert blocks
+    for block in blocks:
+        exec("\n".join(re.findall(r"^(?:from|import) .*$", block, flags=re.MULTILINE)), {})
+
+
 def test_the_first_experiment_is_a_valid_one(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "guide" / "first-experiment.md").read_text(encoding="utf-8")
     (toml,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
