@@ -1,7 +1,9 @@
-# Everything is made in .venv; PYTHON chooses the interpreter it is made with (3.11 to 3.13).
+# All commands use the environment .venv. PYTHON names the interpreter that creates it (3.11 to 3.13).
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# A file's tests run in one worker, because they share fixtures. Files keep their order: the last ones are short.
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-all lint docs clean
 
@@ -9,23 +11,24 @@ demo: .venv/ready
 	$(BIN)/feddig compare --algorithms fedavg,frozen,feddig --scenarios sequential --seeds 0 --out results/demo
 
 test: lint
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -n 2 -m "not slow"
 
+# three workers for two cores, because tests of real federations mostly wait
 test-all: lint
-	$(BIN)/python -m pytest
+	$(PYTEST) -n 3
 
 lint: .venv/ready-for-tests
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports
 
-# the theme's advertisement for its successor is no news to whoever builds this
+# the variable hides the theme's advertisement for its successor
 docs: .venv/ready-for-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict
 	$(BIN)/python tools/check_site.py site
 
-# torch first: the pinned build is then already there when the other packages ask for one
+# torch first, so that the other packages find the pinned build
 .venv/ready: .venv/made pyproject.toml constraints.txt
 	$(PIP) torch
 	$(PIP) -e .
@@ -40,7 +43,7 @@ docs: .venv/ready-for-docs
 	$(PIP) -e '.[dev,docs,dp,flower,logging,mlflow]'
 	touch $@
 
-# the packages of the extra alone: the site is made from text and docstrings and needs no torch
+# only the packages of the extra: the site is built from text and docstrings and needs no torch
 .venv/ready-for-docs: .venv/made pyproject.toml constraints.txt
 	$(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['optional-dependencies']['docs'], sep='\n')" > .venv/docs.txt
 	$(PIP) -r .venv/docs.txt

@@ -1,9 +1,9 @@
-"""What it takes until a silo's app can ask for its message: Flower starts one for every message.
+"""Measure how long a silo's app takes until it can ask for its message: Flower starts one for every message.
 
     python benchmarks/app_start.py --out benchmarks/results/app_start.json
 
-Our program for it against Flower's own command with the same app, in turns. Processor time is what counts where
-others use the cores too.
+Our program and Flower's own command with the same app are started alternately. On a busy machine compare processor
+time.
 """
 
 import argparse
@@ -19,10 +19,10 @@ from feddig.files import write_atomically
 
 OURS = """
 import sys
-from feddig.federation.flower_1_41 import own_app
+from feddig.federation.flower_1_41 import local_app
 sys.argv = ["flwr-clientapp"]
 try:
-    own_app.main()
+    local_app.main()
 except SystemExit:  # there is no message here
     print(len(sys.modules))
 """
@@ -35,7 +35,7 @@ print(len(sys.modules))
 
 
 def start(script: str) -> dict[str, float]:
-    """Start once; give the seconds, the processor's seconds and the number of modules."""
+    """Start once; return the seconds, the processor's seconds and the number of modules."""
     before, began = os.times(), time.perf_counter()
     done = subprocess.run([sys.executable, "-P", "-c", script], capture_output=True, text=True, check=True)
     after = os.times()
@@ -44,7 +44,7 @@ def start(script: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Start both in turns and print the medians."""
+    """Start both alternately and print the medians."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

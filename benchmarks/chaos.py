@@ -42,9 +42,9 @@ from rehearsed_federation import (
 )
 
 from feddig.core.absence import read_absence
-from feddig.digest.digest import read_digest
+from feddig.digest.digest_file import read_digest
 from feddig.errors import FedDigError
-from feddig.federation.flower_1_41.own_app import SILO_PROGRAM, write_programs
+from feddig.federation.flower_1_41.local_app import SILO_PROGRAM, write_programs
 from feddig.federation.processes.processes import running
 from feddig.files import write_atomically
 from feddig.privacy.ledger import Ledger

@@ -17,15 +17,15 @@ import numpy as np
 import torch
 
 from feddig.experiment.setup import describe_device
-from feddig.privacy.integer_noise import DiscreteGaussian, DiscreteLaplace, IntegerNoise
+from feddig.privacy.integer_noise import DiscreteGaussianNoise, DiscreteLaplaceNoise, IntegerNoise
 from feddig.privacy.samplers import SeededSource, Source, SystemSource
 
 DIGESTS, ELEMENTS = 139_586, 256
 NOISES: dict[str, IntegerNoise] = {
-    "discrete Laplace, scale 50": DiscreteLaplace(Fraction(50)),
-    "discrete Laplace, scale 5000": DiscreteLaplace(Fraction(5000)),
-    "discrete Gaussian, sigma 5": DiscreteGaussian(Fraction(5**2)),
-    "discrete Gaussian, sigma 500": DiscreteGaussian(Fraction(500**2)),
+    "discrete Laplace, scale 50": DiscreteLaplaceNoise(Fraction(50)),
+    "discrete Laplace, scale 5000": DiscreteLaplaceNoise(Fraction(5000)),
+    "discrete Gaussian, sigma 5": DiscreteGaussianNoise(Fraction(5**2)),
+    "discrete Gaussian, sigma 500": DiscreteGaussianNoise(Fraction(500**2)),
 }
 SOURCES: dict[str, Source] = {"system": SystemSource(), "seeded": SeededSource(0, "benchmark")}
 

@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from feddig.core.samples import ImageSource
 from feddig.data import Images, load_dataset
 from feddig.errors import DivergenceError
-from feddig.models.train_encoder import BATCH, STEPS, Recipe, make_encoder
+from feddig.models.train_encoder import BATCH, STEPS, EncoderTraining, make_encoder
 from feddig.seeds import numpy_stream, torch_stream
 
 SETS = ("fashion-mnist", "emnist-byclass")
@@ -63,24 +63,26 @@ class Measured:
         return self.images[torch.randint(len(self.images), (count,), generator=generator)]
 
 
-def recipes(fashion: Measured, emnist: Measured, steps: int) -> list[tuple[Recipe, int]]:
+def recipes(fashion: Measured, emnist: Measured, steps: int) -> list[tuple[EncoderTraining, int]]:
     """List what is compared, with the number of training steps."""
     return [
-        (Recipe("untrained", noise=0), 0),
-        (Recipe("shipped"), steps),
-        (Recipe("shipped, on Fashion-MNIST itself", fashion.draw), steps),
-        (Recipe("shipped, on EMNIST itself", emnist.draw), steps),
-        (Recipe("recognition", draw_pairs, loss=with_recognition), steps),
-        (Recipe("recognition in digests", draw_pairs, loss=with_recognition_in_digests), steps),
+        (EncoderTraining("untrained", noise=0), 0),
+        (EncoderTraining("shipped"), steps),
+        (EncoderTraining("shipped, on Fashion-MNIST itself", fashion.draw), steps),
+        (EncoderTraining("shipped, on EMNIST itself", emnist.draw), steps),
+        (EncoderTraining("recognition", draw_pairs, loss=with_recognition), steps),
+        (EncoderTraining("recognition in digests", draw_pairs, loss=with_recognition_in_digests), steps),
         (
-            Recipe("varied, recognition in digests", draw_varied_pairs, loss=with_recognition_in_digests),
+            EncoderTraining(
+                "varied, recognition in digests", draw_varied_pairs, loss=with_recognition_in_digests
+            ),
             steps,
         ),
-        (Recipe("1/f noise", draw_clouds), steps),
-        (Recipe("scribbles", draw_scribbles), steps),
-        (Recipe("varied images", draw_varied), steps),
-        (Recipe("edges", loss=with_edges), steps),
-        (Recipe("channels decorrelated", loss=with_decorrelation), steps),
+        (EncoderTraining("1/f noise", draw_clouds), steps),
+        (EncoderTraining("scribbles", draw_scribbles), steps),
+        (EncoderTraining("varied images", draw_varied), steps),
+        (EncoderTraining("edges", loss=with_edges), steps),
+        (EncoderTraining("channels decorrelated", loss=with_decorrelation), steps),
     ]
 
 
@@ -151,7 +153,7 @@ def _some(images: Images, count: int) -> tuple[Tensor, Tensor]:
     return source.images(rows), source.targets(rows)
 
 
-def measure(recipe: Recipe, steps: int, seeds: int, sets: tuple[Measured, ...]) -> dict[str, Any]:
+def measure(recipe: EncoderTraining, steps: int, seeds: int, sets: tuple[Measured, ...]) -> dict[str, Any]:
     """Make the encoder once per seed, and for each set a classifier from digests."""
     found: dict[str, dict[str, list[float]]] = {
         one.name: {"digests": [], "largest": [], "deviation": []} for one in sets
@@ -159,7 +161,7 @@ def measure(recipe: Recipe, steps: int, seeds: int, sets: tuple[Measured, ...]) 
     seconds = []
     for seed in range(seeds):
         start = time.perf_counter()
-        encoder = make_encoder(1, seed, steps, recipe=recipe)
+        encoder = make_encoder(1, seed, steps, training=recipe)
         seconds.append(time.perf_counter() - start)
         for one in sets:
             for name, value in _measure_on(one, encoder, seed).items():

@@ -1,10 +1,10 @@
-"""What a round costs in a real federation, against the same round in one process, on this machine.
+"""Measure the time of a round in a real federation and in one process, on this machine.
 
     python benchmarks/federation_overhead.py --out benchmarks/results/federation_overhead.json
 
-Nobody is away and nothing fails. One process goes first and again last, so that a change of the machine's load
-shows. Flower starts a process for every message to a silo; how long that takes, before the silo can begin to train, is
-measured apart: all silos at once, as in a round here, and one alone, as on a machine of its own.
+No silo is absent and nothing fails. One process is measured before and after, so that a change of the machine's load
+shows. Flower starts a process for every message to a silo; how long that takes before the silo can begin to train is
+measured separately: for all silos at once, as in a round here, and for one alone, as on a machine of its own.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from rehearsed_federation import LoadWatch, RehearsedFederation, small_experimen
 from feddig.errors import FedDigError
 from feddig.experiment.experiment import Experiment
 from feddig.federation.folders import SiloFolder
-from feddig.federation.processes.processes import surroundings
+from feddig.federation.processes.processes import party_environment
 from feddig.files import write_atomically
 from feddig.runs.run import run
 
@@ -101,17 +101,17 @@ def finish(federation: RehearsedFederation, load: LoadWatch) -> None:
 
 
 def medians(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Give the medians of a round's times; the first round, which also collects digests, does not count."""
+    """Return the medians of a round's times, without the first round, which also collects digests."""
     return {part: median(row[part] for row in rows[1:]) for part in PARTS}
 
 
 def open_silos(silos: Sequence[SiloFolder]) -> dict[str, float]:
-    """Start for each of these silos, at once, what Flower starts for a message, and stop short of training."""
+    """Start for all of these silos at once what Flower starts for a message, up to the training."""
     began = time.perf_counter()
     started = [
         subprocess.Popen(
             [sys.executable, "-P", "-c", OPEN, str(silo.path)],
-            env=surroundings(silo.path, silo.flower_home),
+            env=party_environment(silo.path, silo.flower_home),
             stdout=subprocess.PIPE,
             text=True,
         )

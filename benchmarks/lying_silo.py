@@ -1,6 +1,6 @@
-"""A silo's app that trains honestly and replies something else, or dies while it replies.
+"""A silo's app that trains as it should and then sends a wrong reply, or dies while it replies.
 
-Started by chaos.py, and by the tests, in place of the silo's own.
+chaos.py and the tests start it in place of the silo's own app.
 
 python lying_silo.py LIE [what Flower gives to the app]
 """
@@ -19,12 +19,12 @@ from flwr.supernode.runtime import run_clientapp
 
 from feddig.core.messages import Reply
 from feddig.federation import client_app
-from feddig.federation.flower_1_41 import own_app
+from feddig.federation.flower_1_41 import local_app
 from feddig.federation.silo import DeployedSilo
 from feddig.federation.wire import pack_arrays, pack_bytes, read_bytes
 
 HUGE = 600_000_000
-"""Bytes that a reply has which is to fill the moderator's memory."""
+"""Bytes of a reply that would fill the moderator's memory."""
 
 
 def fail(reply: Reply) -> Reply:
@@ -44,13 +44,13 @@ LIES: dict[str, Callable[[Reply], Reply]] = {
 
 
 def add_zeros(content: RecordDict) -> None:
-    """Reply an array all of whose pieces are the same small one, which is sent once."""
+    """Reply with an array whose pieces are all the same small one, which is sent once."""
     array.FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE = 1 << 16
     content["model"] = pack_arrays({"update": torch.zeros(HUGE // 4)})
 
 
 def break_header(content: RecordDict) -> None:
-    """Reply an array that says nothing sensible of itself."""
+    """Reply with an array whose header is nonsense."""
     said = b"{[]: 1}"
     file = b"\x93NUMPY\x01\x00" + len(said).to_bytes(2, "little") + said
     content["model"] = ArrayRecord({"update": Array("float32", (1,), "numpy.ndarray", file)})
@@ -79,7 +79,7 @@ DYING = "dies while it replies"
 
 
 def die_while_replying() -> None:
-    """Have this process killed when it has handed over the first of the pieces that its reply comes in."""
+    """Kill this process when it has handed over the first piece of its reply."""
     flowers: Any = run_clientapp
     hand_over = flowers.push_objects
 
@@ -91,14 +91,14 @@ def die_while_replying() -> None:
             print(f"killed with 1 of {len(object_ids_to_push)} pieces handed over", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
 
-        # one at a time: a second one on its way could be the last
+        # one at a time, because a second one could be the last
         hand_over(pieces, push_one_and_die, object_ids_to_push=object_ids_to_push, max_concurrent_pushes=1)
 
     flowers.push_objects = begin_to_hand_over
 
 
 def main() -> None:
-    """Be the silo's app, but for what it replies: after training, or when it is asked for its digest."""
+    """Run the silo's app with a wrong reply after training, or to the request for its digest."""
     app: Any = client_app
     lie = sys.argv.pop(1)
     honest = app.pack_reply
@@ -118,7 +118,7 @@ def main() -> None:
         app.pack_reply = pack_reply
     else:
         sys.exit(f"lying_silo.py: {lie!r} is no lie")
-    own_app.main()
+    local_app.main()
 
 
 if __name__ == "__main__":

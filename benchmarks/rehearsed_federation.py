@@ -20,7 +20,14 @@ from feddig.experiment.experiment import Experiment
 from feddig.experiment.toml import experiment_from_table, read_experiment, write_experiment
 from feddig.federation.contract import read_contract
 from feddig.federation.folders import FederationFolder, SiloFolder
-from feddig.federation.processes.processes import end, finish, free_port, running, start, surroundings
+from feddig.federation.processes.processes import (
+    end,
+    free_port,
+    party_environment,
+    running,
+    start,
+    stop_programs,
+)
 from feddig.federation.status import Status, read_status
 from feddig.files import write_atomically
 from feddig.runs.results_folder import ResultsFolder
@@ -30,7 +37,7 @@ APP, LINK, NODE, SILO_APP = (
     "flwr-serverapp",
     "feddig.federation.flower_1_41.superlink",
     "feddig.federation.flower_1_41.supernode",
-    "feddig.federation.flower_1_41.own_app",
+    "feddig.federation.flower_1_41.local_app",
 )
 SUPERVISOR = "federation\0silo"
 """As /proc spells a supervisor's command."""
@@ -114,7 +121,7 @@ class RehearsedFederation:
             "--log-level",
             "info",
         ]
-        environment = surroundings(folder.path, folder.flower_home)
+        environment = party_environment(folder.path, folder.flower_home)
         self.by_hand[silo] = start(command, folder.logs / "silo.log", environment)
 
     def stop(self) -> None:
@@ -122,7 +129,9 @@ class RehearsedFederation:
         parties = [self.folder.moderator.path, *(silo.path for silo in self.silos)]
         for party in parties:  # one that was stopped could not end
             send(running(party), signal.SIGCONT)
-        finish([one for one in (self.process, *self.by_hand.values()) if one is not None], STOP_SECONDS)
+        stop_programs(
+            [one for one in (self.process, *self.by_hand.values()) if one is not None], STOP_SECONDS
+        )
         for party in parties:
             end(running(party))
 

@@ -12,7 +12,7 @@ anybody has sent anything:
   that of the test rows, which belong to no silo, and what lies outside is clipped;
 - the encoder P_R. Here it is a random projection with a ReLU, drawn from a public seed, so that no training of it
   could leak a row. By itself it hides nothing; mixing and noise are what stands between a digest and its rows, and
-  docs/privacy.md says how little that promises.
+  docs/explanation/privacy.md says how little that promises.
 
 Whether FedDig helps is for the printed table to say; the sets are small, so one seed proves nothing. The learning
 rate is the demo's and the batch smaller, because the silos are; neither was tuned.

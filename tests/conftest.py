@@ -1,6 +1,10 @@
-"""What several tests share: a tiny data set and a tiny experiment, so that a whole run takes a second."""
+"""Give all tests one thread, one cache and Ctrl-C, and a tiny data set and experiment that train in a second."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded, here and in the processes that tests start
 
 import numpy as np
 import pytest
@@ -11,10 +15,29 @@ from feddig import Dataset, Experiment, dataset_from_arrays
 from feddig.experiment.toml import experiment_from_table
 
 
+def pytest_configure() -> None:
+    """Undo an ignored SIGINT, which jobs in the background inherit: processes that tests start must hear Ctrl-C."""
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 @pytest.fixture(autouse=True)
 def _one_thread() -> None:
-    """Tiny networks run fastest, and always the same, on one thread."""
+    """Run on one thread: tiny networks are fastest there, and every run gives the same bytes."""
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def pictures() -> None:
+    """Let runs draw their curves in this test."""
+
+
+@pytest.fixture(autouse=True)
+def _quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out what takes most of a tiny run's time: its picture, and waiting for the disk."""
+    monkeypatch.setattr("os.fsync", lambda handle: None)
+    if "pictures" not in request.fixturenames:
+        monkeypatch.setattr("feddig.runs.outcome.draw_run", lambda path: None)
 
 
 @pytest.fixture(autouse=True, scope="session")

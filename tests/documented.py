@@ -44,7 +44,7 @@ class Command:
 def pages() -> list[str]:
     """List the documents that show commands to their readers."""
     found = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
-    return [path.relative_to(ROOT).as_posix() for path in [*found, *sorted((ROOT / "docs").glob("*.md"))]]
+    return [path.relative_to(ROOT).as_posix() for path in [*found, *sorted((ROOT / "docs").rglob("*.md"))]]
 
 
 def commands_of(page: str, text: str | None = None) -> list[Command]:

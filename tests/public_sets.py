@@ -1,4 +1,4 @@
-"""Small files of the same structure as the publishers' own, for tests of public data sets."""
+"""Small files with the structure of the publishers' own, and checks that tests of data sets share."""
 
 import gzip
 import struct
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from feddig.data.public_sets import PUBLISHED
 
@@ -14,7 +15,7 @@ SIZES = {"train": 10, "test": 4}
 
 
 def write_all(folder: Path, sizes: Mapping[str, int]) -> Path:
-    """Write all public sets into a folder: Fashion-MNIST's files at its top, each other's in a folder of its own."""
+    """Write all public sets: the files of Fashion-MNIST into this folder, those of each other set into a subfolder."""
     for name in PUBLISHED:
         write(folder if name == "fashion-mnist" else folder / name, name, sizes=sizes)
     return folder
@@ -32,7 +33,7 @@ def write(folder: Path, name: str, *, zipped: bool = False, sizes: Mapping[str, 
 
 
 def contents(name: str, sizes: Mapping[str, int] = SIZES) -> dict[str, bytes]:
-    """Make a set's files, by name."""
+    """Return the content of a set's files by name."""
     if name == "cifar10":
         train = np.split(records("train", 10, False, sizes), 5)
         batches = {f"data_batch_{number}.bin": batch.tobytes() for number, batch in enumerate(train, start=1)}
@@ -52,24 +53,39 @@ def contents(name: str, sizes: Mapping[str, int] = SIZES) -> dict[str, bytes]:
 
 
 def draw(part: str, *shape: int, sizes: Mapping[str, int] = SIZES) -> np.ndarray:
-    """Draw images of noise."""
+    """Draw random images."""
     return np.random.default_rng(len(part)).integers(0, 256, (sizes[part], *shape), dtype=np.uint8)
 
 
 def labels(part: str, classes: int, sizes: Mapping[str, int] = SIZES) -> np.ndarray:
-    """Deal labels out evenly."""
+    """Return evenly distributed labels."""
     return (np.arange(sizes[part]) * 7 % classes).astype(np.uint8)
 
 
 def idx_bytes(array: np.ndarray) -> bytes:
-    """Spell an array as an IDX file."""
+    """Return an array as the content of an IDX file."""
     return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()
 
 
 def records(part: str, classes: int, coarse: bool, sizes: Mapping[str, int] = SIZES) -> np.ndarray:
-    """Write images as CIFAR does: the labels, then red, green and blue."""
+    """Return images as CIFAR stores them: the labels, then red, green and blue."""
     columns = [
         labels(part, classes, sizes)[:, None],
         draw(part, 3, 32, 32, sizes=sizes).reshape(sizes[part], -1),
     ]
     return np.concatenate([np.full((sizes[part], 1), 200, np.uint8), *columns] if coarse else columns, axis=1)
+
+
+def is_mapped(array: object) -> bool:
+    """Tell whether the values of an array lie in a memory-mapped file."""
+    while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
+        array = array.base
+    return isinstance(array, np.memmap)
+
+
+def one_line(error: pytest.ExceptionInfo[Exception]) -> str:
+    """Check that an error is one line with a remedy, and return it."""
+    text = str(error.value)
+    assert "\n" not in text
+    assert "; " in text, "an error must name a remedy"
+    return text

@@ -43,7 +43,7 @@ from feddig.attacks.statistics import (
 )
 from feddig.attacks.unmixing import Unmixed, evaluate_unmixing, unmix
 from feddig.core.samples import ImageSource
-from feddig.data.locate import find_folder
+from feddig.data.download import find_folder
 from feddig.data.public_sets import PUBLISHED
 from feddig.digest.digest import Digest, make_digest, mix_groups
 from feddig.errors import DataError

@@ -34,13 +34,14 @@ from feddig.audit.findings import Effort, Figure, Finding, Limits, judge, read_l
 from feddig.audit.inputs import load_guidance, load_images, load_inputs
 from feddig.audit.inversion_check import Painted
 from feddig.audit.promise_checks import check_accountant, check_canaries, check_numbers
-from feddig.audit.rehearsal import mix_without_noise, settings_of
+from feddig.audit.rehearsal import mix_without_noise
 from feddig.audit.subject import Subject, match_classes, prepare_subject
 from feddig.cli import main
 from feddig.core.samples import ImageSource
 from feddig.data.dataset import Images
 from feddig.digest.denoising import denoise as denoise_digests
-from feddig.digest.digest import Digest, make_digest, write_digest
+from feddig.digest.digest import Digest, make_digest, make_digest_by_facts
+from feddig.digest.digest_file import write_digest
 from feddig.errors import FedDigError
 from feddig.files import write_tensors
 from feddig.models.encoder import encoder_hash, load_encoder
@@ -139,6 +140,7 @@ def test_unprotected_digests_fail_loudly(unprotected: Audit) -> None:
     assert figure(unprotected, "canaries", "canaries told right")["value"] == 1
 
 
+@pytest.mark.slow
 def test_strong_noise_leaves_nothing_beyond_chance_but_labels(strong: Audit) -> None:
     beyond = {check["name"] for check in strong.report["checks"] if check["beyond_chance"]}
     assert beyond == {"labels"}
@@ -168,8 +170,6 @@ def test_sound_noise_at_epsilon_1_leaves_nothing_beyond_chance_but_labels(bench:
     assert any(text.startswith("4 of 7, unmixing 50 of ") for text in bench.heard)
     accountant = audit.report["checks"][0]
     assert accountant["details"]["record_epsilon"] == accountant["details"]["claimed_epsilon"] == 1
-    assert accountant["details"]["record_epsilon_proved"] == 1
-    assert round(accountant["details"]["record_epsilon_concentrated"], 4) == 1.0779
     assert accountant["light"] == "red", "it is seeded, which nobody may send"
     drawn = replace(digest, facts={**digest.facts, "random": "system"})
     sound = check_accountant(drawn, Limits())
@@ -208,10 +208,9 @@ def test_the_same_audit_notices_noise_of_a_tenth_of_the_contracts(
 )
 def test_every_sound_setting_can_be_rehearsed(bench: Bench, privacy: PrivacySettings) -> None:
     digest = bench.digest(privacy, spd=4, mixing="within-class")
-    settings, read = settings_of(digest, 7)
-    assert read == replace(privacy, clip_bound=pytest.approx(privacy.clip_bound, rel=1e-4))
-    again = bench.digest(read, spd=4, mixing=settings.mixing)
-    assert again.hash == digest.hash
+    members, labels = bench.members.features, bench.members.labels
+    assert members is not None
+    assert make_digest_by_facts(0, members, labels, 10, digest.facts, 7).hash == digest.hash
     assert bench.subject(digest, mixing_seed=7).of_file
 
 

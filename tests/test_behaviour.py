@@ -19,14 +19,6 @@ from feddig.experiment.toml import experiment_from_table
 from feddig.runs.build import build_simulation
 from folders import rows, rows_without_times, tensors
 
-
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what takes most of a tiny run's time: the picture, and waiting for the disk."""
-    monkeypatch.setattr("feddig.runs.outcome.draw_run", lambda path: None)
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 Trained = Callable[..., list[dict[str, Any]]]
 
 
@@ -287,7 +279,7 @@ def fashion(algorithm: str, scenario: str, rounds: int) -> Experiment:
     )
 
 
-@pytest.mark.parametrize("scenario", ["none", "sequential"])
+@pytest.mark.parametrize("scenario", [pytest.param("none", marks=pytest.mark.slow), "sequential"])
 def test_feddyn_trains_and_stays_bounded(scenario: str, tmp_path: Path) -> None:
     run(fashion("feddyn", scenario, 20), tmp_path / "run")
     found = rows(tmp_path / "run")
@@ -310,7 +302,7 @@ def test_feddig_over_feddyn_learns_under_sequential_leaving(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_feddig_over_adabest_learns_with_the_beta_that_the_docs_advise(tmp_path: Path) -> None:
-    """With AdaBest's early default of 0.98 it collapses: docs/comparison.md."""
+    """With AdaBest's early default of 0.98 it collapses: docs/measurements/comparison.md."""
     experiment = fashion("feddig+adabest", "sequential", 20)
     bases = {"adabest": {"mu": 0.02, "beta": 0.5}}
     run(replace(experiment, algorithm=replace(experiment.algorithm, bases=bases)), tmp_path / "run")
@@ -408,7 +400,7 @@ def one_line(error: BaseException) -> str:
 @pytest.mark.parametrize(
     ("sections", "said"),
     [
-        ({"data": {"silos": 241}}, "240 samples cannot be dealt out to 241 silos"),
+        ({"data": {"silos": 241}}, "240 samples are too few for 241 silos"),
         ({"data": {"silos": 20}}, "at most 12 each, not 16"),
         ({"data": {"silos": 12, "skew": 0.01}}, "after 100 redraws"),
     ],

@@ -47,6 +47,7 @@ def test_the_papers_round_prints_a_line_for_each_case() -> None:
     assert [line.split("  ")[0] for line in said.splitlines()] == ["fedavg, ordinary eager loop", "fedavg"]
 
 
+@pytest.mark.slow
 def test_integer_noise_is_timed_by_distribution_source_and_threads(tmp_path: Path) -> None:
     out = tmp_path / "noise.json"
     said = run_benchmark("discrete_noise", "--digests", "20", "--repeats", "1", "--out", str(out))
@@ -56,6 +57,7 @@ def test_integer_noise_is_timed_by_distribution_source_and_threads(tmp_path: Pat
     assert {row["source"] for row in rows} == {"system", "seeded"}
 
 
+@pytest.mark.slow
 def test_sound_digests_are_timed_without_an_encoder(tmp_path: Path) -> None:
     out = tmp_path / "making.json"
     few = ("--images", "400", "--repeats", "1", "--drawn", "--device", "cpu", "--out", str(out))

@@ -240,6 +240,7 @@ KILLED = ["--set", "data.limit=1000", "--set", "data.skew=1.0", "--set", "traini
           "--set", "training.threads=1", "--set", "training.batch=64"]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_comparison_killed_in_the_middle_and_given_again_ends_with_the_same_bytes(tmp_path: Path) -> None:
     command = ["compare", *KILLED, "--algorithms", "feddig", "--scenarios", "none,sequential", "--seeds", "0",
                "--quiet", "--device", "cpu", "--out", tmp_path / "killed"]  # fmt: skip

@@ -1,4 +1,4 @@
-"""The four public data sets: read from the publishers' own files, found, and told from other files."""
+"""The four public data sets: reading and finding their files, and telling them from other files."""
 
 import gzip
 import hashlib
@@ -13,43 +13,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from feddig.data import download, load_dataset, locate
-from feddig.data.catalogue import Entry, describe
-from feddig.data.locate import cache_folder, find_folder
+from feddig.data import download, load_dataset
+from feddig.data.download import find_folder
+from feddig.data.load import Entry, describe
 from feddig.data.mmap import LazyPixels
 from feddig.data.public_sets import PUBLISHED, PublishedSet
 from feddig.errors import DataError, SettingError
-from public_sets import contents, draw, idx_bytes, labels, records, write
+from feddig.files import cache_folder
+from public_sets import contents, draw, idx_bytes, is_mapped, labels, one_line, records, write
 
 NAMES = tuple(PUBLISHED)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Keep the tests away from the data that this computer may have, and from the network."""
+    """Hide this computer's data sets, and refuse downloads."""
     monkeypatch.delenv("FEDDIG_DATA", raising=False)
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(locate, "DEBIAN_FOLDER", tmp_path / "debian")
+    monkeypatch.setattr(download, "DEBIAN_FOLDER", tmp_path / "debian")
 
     def refuse(wanted: PublishedSet, cache: Path) -> Path:
         raise AssertionError(f"{wanted.name} would be downloaded")
 
-    monkeypatch.setattr("feddig.data.catalogue.fetch", refuse)
-
-
-def is_mapped(array: np.ndarray) -> bool:
-    owner: object = array
-    while isinstance(owner, np.ndarray) and not isinstance(owner, np.memmap):
-        owner = owner.base
-    return isinstance(owner, np.memmap)
-
-
-def one_line(error: pytest.ExceptionInfo[Exception]) -> str:
-    text = str(error.value)
-    assert "\n" not in text
-    assert "; " in text, "an error must name a remedy"
-    return text
+    monkeypatch.setattr("feddig.data.load.download_set", refuse)
 
 
 def entry(name: str, *, verify: bool, data_dir: Path | None = None) -> Entry:
@@ -60,7 +47,7 @@ def entry(name: str, *, verify: bool, data_dir: Path | None = None) -> Entry:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_set_comes_out_as_it_was_put_in(tmp_path: Path, name: str) -> None:
+def test_a_set_is_read_as_it_was_written(tmp_path: Path, name: str) -> None:
     dataset = load_dataset(name, write(tmp_path / "here", name))
     shape = (3, 32, 32) if name.startswith("cifar") else (1, 28, 28)
     for part, images in (("train", dataset.train), ("test", dataset.test)):
@@ -200,7 +187,7 @@ def test_colour_images_are_not_emnist(tmp_path: Path) -> None:
 
 
 class Trap:
-    """Unpickling this is noticed."""
+    """Ends the process when it is unpickled."""
 
     def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
         return exec, ("raise SystemExit('a pickle was opened')",)
@@ -268,7 +255,7 @@ def test_a_data_folder_that_is_not_there_is_an_error(
     one_line(error)
 
 
-def test_a_path_is_not_searched_beyond(tmp_path: Path) -> None:
+def test_with_a_path_no_other_folder_is_searched(tmp_path: Path) -> None:
     write(cache_folder() / "cifar10", "cifar10")
     (tmp_path / "empty").mkdir()
     with pytest.raises(DataError, match=r"empty: data_batch_1\.bin and .*test_batch\.bin missing") as error:
@@ -300,7 +287,7 @@ def test_an_incomplete_set_is_named_rather_than_downloaded(tmp_path: Path) -> No
         ("win32", {}, "~/AppData/Local/feddig/Cache"),
     ],
 )
-def test_the_cache_is_where_the_platform_wants_it(
+def test_the_cache_is_in_the_platforms_folder(
     monkeypatch: pytest.MonkeyPatch, platform: str, variables: dict[str, str], expected: str
 ) -> None:
     for name in ("XDG_CACHE_HOME", "LOCALAPPDATA"):
@@ -315,7 +302,7 @@ def test_the_cache_is_where_the_platform_wants_it(
 
 
 def declare_official(monkeypatch: pytest.MonkeyPatch, name: str, *, of_gzip: bool = False) -> None:
-    """Pretend that the small files of these tests are what the publisher published."""
+    """Declare the small files of these tests to be the publisher's."""
 
     def fingerprint(file: str) -> str:
         content = contents(name)[file]
@@ -333,7 +320,7 @@ def declare_official(monkeypatch: pytest.MonkeyPatch, name: str, *, of_gzip: boo
     )
 
 
-def test_what_is_not_there_is_described_by_what_is_known() -> None:
+def test_a_set_that_is_not_here_is_described_by_what_is_published() -> None:
     assert [one.name for one in describe()] == list(NAMES)
     for one in describe(None, True):
         assert not one.present
@@ -344,7 +331,7 @@ def test_what_is_not_there_is_described_by_what_is_known() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_other_counts_make_another_set_without_any_hashing(tmp_path: Path, name: str) -> None:
+def test_a_set_with_other_counts_is_another_one_without_hashing(tmp_path: Path, name: str) -> None:
     folder = write(tmp_path / "data" / name, name)
     found = entry(name, verify=False, data_dir=tmp_path / "data")
     assert (found.present, found.where, found.train, found.test) == (True, folder, 10, 4)
@@ -413,7 +400,7 @@ def test_a_damaged_set_is_present_with_its_fault(tmp_path: Path) -> None:
     assert "test_batch.bin: damaged" in found.fault
     images = write(tmp_path / "fashion-mnist", "fashion-mnist") / "train-images-idx3-ubyte"
     images.write_bytes(images.read_bytes()[:-1])
-    # only to verify reads the images
+    # images are read only to verify them
     assert entry("fashion-mnist", verify=False, data_dir=tmp_path).fault is None
     assert "truncated" in (entry("fashion-mnist", verify=True, data_dir=tmp_path).fault or "")
 

@@ -5,12 +5,13 @@ anybody may give. What lasts or needs processes of its own is named in RUN_APART
 cannot be run at all in ONLY_PARSED, with the reason. A new command that is neither is run here, or fails.
 """
 
-import importlib.util
+import argparse
 import itertools
 import json
 import logging
 import os
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -81,11 +82,10 @@ FEWER = {
 }
 """What is added to a command that is run, so that it takes seconds."""
 
-SLOW = {
-    "docs/absence.md", "docs/audit.md", "docs/comparison.md", "docs/encoder.md", "docs/own-data-and-model.md",
-    "docs/reproducing.md",
-}  # fmt: skip
-"""Pages whose commands take longest; `make test-all` runs them."""
+TRAINS = (
+    "feddig run", "feddig compare", "feddig advise", "feddig audit", "feddig encoder make", "python examples/",
+)  # fmt: skip
+"""Beginnings of commands that take long; of the pages that show them, `make test` runs README alone."""
 
 
 def elsewhere(command: Command) -> str | None:
@@ -137,8 +137,9 @@ def test_every_exception_is_still_needed(begin: str) -> None:
 def furniture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What the documents take for granted: an experiment `mine.toml`, images, and some results."""
     folder = tmp_path_factory.mktemp("furniture")
-    text = (ROOT / "README.md").read_text("utf-8")
-    (folder / "mine.toml").write_text(text.split("```toml\n")[1].split("```")[0], encoding="utf-8")
+    texts = [(ROOT / page).read_text("utf-8") for page in pages()]
+    shown = next(text for text in texts if "```toml\n" in text)
+    (folder / "mine.toml").write_text(shown.split("```toml\n")[1].split("```")[0], encoding="utf-8")
     draw = load_example("own_data").draw_folder
     draw(folder / "photos")
     shutil.copytree(folder / "photos" / "test", folder / "images" / "never-used")
@@ -153,64 +154,77 @@ def furniture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def furnish(page: str, folder: Path, furniture: Path) -> None:
-    """Put that into the folder in which a page's commands are run, and what one page alone expects."""
-    for thing in furniture.iterdir():
-        (folder / thing.name).symlink_to(thing)
-    if page == "docs/audit.md":
-        run_command(
-            commands_of("README.md", "    feddig digest make mine.toml --silo 2 --out silo2.safetensors\n")[0]
-        )
-    if page == "docs/figures.md":
-        write_folder(folder / "results" / "mine", [50.0, 60.0], ["11", "10"])
-        for name, skew in (("01", 0.1), ("05", 0.5), ("1", 1.0)):
-            write_folder(
-                folder / "results" / f"skew-{name}", [50.0, 60.0], ["11", "10"],
-                data=f"skew = {skew}\n", measures={"absence_mean": 60.0},
-            )  # fmt: skip
-    if page == "docs/federation.md":
-        (folder / "keys").mkdir()
-        for silo in ("north", "south"):
-            run_command(commands_of("README.md", f"    feddig federation key made/{silo}\n")[0])
-            shutil.copy(folder / "made" / silo / "key.pub", folder / "keys" / f"{silo}.pub")
-    if page == "docs/report.md":
-        for name in ("demo/feddig/sequential/seed-0", "mine", "a", "b"):
-            write_folder(folder / "results" / name, [50.0, 60.0], ["11", "10"])
-        write_known_audit(folder / "audit")
-        (folder / "trial").mkdir()  # a run may begin in it
+SKEWS = {"skew-01": 0.1, "skew-05": 0.5, "skew-1": 1.0}
+
+
+def provide(command: Command) -> None:
+    """Write what a command reads and no command of its page has made."""
+    for option, word in itertools.pairwise(command.words):
+        path = Path(word)
+        if option == "--out" or path.exists():
+            continue
+        if path.parts[:1] == ("results",):
+            data = f"skew = {SKEWS[path.name]}\n" if path.name in SKEWS else ""
+            write_folder(path, [50.0, 60.0], ["11", "10"], data=data, measures={"absence_mean": 60.0})
+        elif word == "audit":
+            write_known_audit(path)
+        elif word == "silo2.safetensors":
+            text = "    feddig digest make mine.toml --silo 2 --out silo2.safetensors\n"
+            run_command(commands_of(command.page, text)[0])
+        elif option == "watch":  # a run may begin in it
+            path.mkdir()
+        elif option == "--keys":
+            path.mkdir()
+            for silo in ("north", "south"):
+                run_command(commands_of(command.page, f"    feddig federation key made/{silo}\n")[0])
+                shutil.copy(Path("made", silo, "key.pub"), path / f"{silo}.pub")
+
+
+def run_here(page: str) -> list[Command]:
+    """Return the commands of a page that its own test runs."""
+    return [command for command in commands_of(page) if elsewhere(command) is None]
+
+
+def takes_long(page: str) -> bool:
+    return page != "README.md" and any(
+        _begins(command, begin) for command in run_here(page) for begin in TRAINS
+    )
 
 
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=[pytest.mark.slow] if page in SLOW else [])
+        pytest.param(page, marks=[pytest.mark.slow] if takes_long(page) else [])
         for page in pages()
-        if any(elsewhere(command) is None for command in commands_of(page))
+        if run_here(page)
     ],
 )
 def test_a_pages_commands_run(
     page: str, furniture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if page == "docs/federation.md":
-        pytest.importorskip("flwr", reason="the extra flower is not there")
-    if page == "docs/logging.md":
-        for package, extra in (("tensorboard", "logging"), ("mlflow", "mlflow")):
+    for what, package, extra in (
+        ("feddig federation", "flwr", "flower"),
+        ("tensorboard=true", "tensorboard", "logging"),
+        ("mlflow=true", "mlflow", "mlflow"),
+    ):
+        if any(what in str(command) for command in run_here(page)):
             pytest.importorskip(package, reason=f"the extra {extra} is not there")
+    if any("mlflow" in str(command) for command in run_here(page)):
         warnings.simplefilter("ignore")  # MLflow's own, of which there are several
         monkeypatch.setattr("os.environ", os.environ.copy())  # MLflow is told its manners by variables
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("os.fsync", lambda handle: None)
     monkeypatch.delenv("FEDDIG_DATA", raising=False)
-    furnish(page, tmp_path, furniture)
+    for thing in furniture.iterdir():
+        (tmp_path / thing.name).symlink_to(thing)
     monkeypatch.setattr("feddig.report.live_server.LiveServer.serve_forever", end_at_once)
     # where sets are found by their name alone
-    monkeypatch.setattr("feddig.data.locate.DEBIAN_FOLDER", tmp_path / "FOLDER")
-    for command in commands_of(page):
-        if elsewhere(command) is None:
-            run_command(command)
-            if "--out" in command.words:
-                out = command.words[command.words.index("--out") + 1]
-                assert Path(out).exists(), f"{page}: {command}: made no {out}"
+    monkeypatch.setattr("feddig.data.download.DEBIAN_FOLDER", tmp_path / "FOLDER")
+    for command in run_here(page):
+        provide(command)
+        run_command(command)
+        if "--out" in command.words:
+            out = command.words[command.words.index("--out") + 1]
+            assert Path(out).exists(), f"{page}: {command}: made no {out}"
     logging.getLogger("feddig").handlers.clear()  # they write to a standard error that is over
 
 
@@ -348,7 +362,6 @@ def test_the_recipe_of_the_demo_ends_with_a_page(tmp_path: Path, monkeypatch: py
     (words,) = [shlex.split(line.strip()) for line in recipe]
     assert words[0] == "$(BIN)/feddig"
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("os.fsync", lambda handle: None)
     run_command(Command("Makefile", ("feddig", *words[1:])))
     assert (tmp_path / "results" / "demo" / "report.html").is_file()
     logging.getLogger("feddig").handlers.clear()
@@ -379,57 +392,43 @@ def test_flower_takes_what_it_is_told(command: Command, monkeypatch: pytest.Monk
     assert (Path(context.params["app"]) / "pyproject.toml").is_file()
 
 
-SCRIPTS = [c for c in [*BLOCKS, *QUOTED] if c.words[0] == "python" and c.words[1].endswith(".py")]
-
-DRIVER = """
-import argparse, json, runpy, sys
-class Parsed(Exception): pass
-parse = argparse.ArgumentParser.parse_args
-def stop(self, *given):
-    parse(self, *given)
-    raise Parsed
-argparse.ArgumentParser.parse_args = stop
-for words in json.loads(sys.stdin.read()):
-    sys.argv, sys.path[0] = words, words[0].rpartition("/")[0]
-    try:
-        runpy.run_path(words[0], run_name="__main__")
-        print("parsed nothing")
-    except Parsed:
-        print("accepted")
-    except SystemExit as refused:
-        print("refused", refused)
-    except ModuleNotFoundError as missing:
-        print("missing", missing.name)
-"""
-"""Runs scripts up to where they have read their options; in one process, as torch takes seconds to load."""
+SCRIPTS = [
+    c for c in dict.fromkeys([*BLOCKS, *QUOTED]) if c.words[0] == "python" and c.words[1].endswith(".py")
+]
 
 
-def dry_parse(commands: Sequence[Sequence[str]]) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, "-c", DRIVER],
-        input=json.dumps([list(words) for words in commands]),
-        cwd=ROOT,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+class Parsed(Exception):  # noqa: N818
+    """Ends a script that has read its options."""
 
 
-def test_scripts_take_what_they_are_told() -> None:
-    said = dry_parse([command.words[1:] for command in SCRIPTS])
-    lacking = {"missing flwr"} if importlib.util.find_spec("flwr") is None else set()
-    lacking |= {"missing sklearn"} if importlib.util.find_spec("sklearn") is None else set()
-    for command, answer in zip(SCRIPTS, said, strict=True):
-        assert answer == "accepted" or answer in lacking, f"{command.page}: {command}: {answer}"
+def read_options(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run a script until it has read its options, in this process, where torch is loaded."""
+    parse = argparse.ArgumentParser.parse_args
+
+    def parse_and_end(parser: argparse.ArgumentParser, *given: Any) -> None:
+        parse(parser, *given)
+        raise Parsed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", parse_and_end)
+        patch.setattr(sys, "argv", list(words))
+        patch.syspath_prepend(str((ROOT / words[0]).parent))
+        with pytest.raises(Parsed):
+            runpy.run_path(str(ROOT / words[0]), run_name="__main__")
 
 
-def test_scripts_refuse_what_they_do_not_know() -> None:
-    assert dry_parse(
-        [["benchmarks/unmixing.py", "--digest", "x"], ["benchmarks/unmixing.py", "--no-such"]]
-    ) == [
-        "refused 2",
-        "refused 2",
-    ]
+def test_scripts_take_what_they_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for command in SCRIPTS:
+        try:
+            read_options(command.words[1:], monkeypatch)
+        except ModuleNotFoundError as missing:
+            if missing.name not in ("flwr", "sklearn"):  # of extras that may not be there
+                raise
+        except SystemExit as refused:
+            raise AssertionError(f"{command.page}: {command}") from refused
+
+
+@pytest.mark.parametrize("wrong", [["--digest", "x"], ["--no-such"]])
+def test_scripts_refuse_what_they_do_not_know(wrong: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit):
+        read_options(["benchmarks/unmixing.py", *wrong], monkeypatch)

@@ -60,12 +60,12 @@ def test_a_contract_is_read_as_it_was_written(file: Path) -> None:
         {"digest_limit": 0.5},
     ],
 )
-def test_what_may_be_left_out_or_changed_comes_back(tmp_path: Path, changes: dict[str, object]) -> None:
+def test_optional_and_changed_fields_are_read_as_written(tmp_path: Path, changes: dict[str, object]) -> None:
     write_contract(tmp_path / "c.toml", a_contract(**changes))
     assert read_contract(tmp_path / "c.toml") == a_contract(**changes)
 
 
-def test_a_contract_of_before_there_was_a_limit_keeps_its_hash_and_has_the_default(tmp_path: Path) -> None:
+def test_a_contract_without_a_limit_keeps_its_hash_and_has_the_default(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     write_contract(file, a_contract(update_limit=None))
     assert "_limit" not in file.read_text(encoding="utf-8")
@@ -76,14 +76,14 @@ def test_a_contract_of_before_there_was_a_limit_keeps_its_hash_and_has_the_defau
     assert a_contract(digest_limit=0.5).largest_digest == 500_000
 
 
-def test_the_hash_is_that_of_the_file_and_tells_any_change(file: Path) -> None:
+def test_the_hash_is_that_of_the_file_and_changes_with_it(file: Path) -> None:
     contract = read_contract(file)
     assert contract.hash == hashlib.sha256(file.read_bytes()).hexdigest()
     others = [a_contract(training_deadline=91.0), a_contract(name="x"), a_contract(classes=("a", "b"))]
     assert len({contract.hash, *(other.hash for other in others)}) == 4
 
 
-def test_files_that_it_names_lie_next_to_it_on_every_machine(tmp_path: Path) -> None:
+def test_the_files_that_it_names_lie_next_to_it_on_every_machine(tmp_path: Path) -> None:
     experiment = a_contract().experiment
     digest = replace(experiment.digest, encoder=str(tmp_path / "here" / "encoder.safetensors"))
     data = replace(experiment.data, path="/somebody/s/images")
@@ -105,7 +105,7 @@ FAULTS = {
     "image_shape = [28, 28]": ("federation.image_shape: [28, 28] is not", "image_shape = [1, 28, 28]"),
     "image_shape = [1, 28, true]": ("federation.image_shape", "image_shape = [1, 28, 28]"),
     'classes = ["a"]': ("federation.classes: must be a list of at", 'classes = ["sick", "so \\"so\\"", "well"]'),
-    'classes = ["a", "a"]': ("federation.classes: 'a' stands there twice", 'classes = ["sick", "so \\"so\\"", "well"]'),
+    'classes = ["a", "a"]': ("federation.classes: 'a' is listed twice", 'classes = ["sick", "so \\"so\\"", "well"]'),
     'encoder_hash = "cc"': ("federation.encoder_hash: 'cc' is not a SHA-256", f'encoder_hash = "{"c" * 64}"'),
     "new_release = 1": ("federation.new_release: 1 is not true or false", "new_release = false"),
     "update_limit = 0": ("federation.update_limit: 0 is not a multiple of the model's", "update_limit = 10.0"),
@@ -114,7 +114,7 @@ FAULTS = {
     "training = 0": ("deadlines.training: 0 is not a number of seconds above 0", "training = 90.0"),
     "training = inf": ("deadlines.training: inf", "training = 90.0"),
     'training = "x"': ("deadlines.training: 'x'", "training = 90.0"),
-    'name = "NORTH"': ("silo.name: 'NORTH' stands there twice", 'name = "south"'),
+    'name = "NORTH"': ("silo.name: 'NORTH' is listed twice", 'name = "south"'),
     f'fingerprint = "{KEYS[0]}"': ("silo.fingerprint", f'fingerprint = "{KEYS[1]}"'),
     'fingerprint = "x"': ("silo[1].fingerprint: 'x' is not a SHA-256", f'fingerprint = "{KEYS[1]}"'),
     "silos = 3": ("data.silos: 3, but there are 2 tables [[silo]]", "silos = 2"),

@@ -1,4 +1,4 @@
-"""A federation's own certificates and keys, tried in real TLS connections."""
+"""A federation's certificates and keys, tried in real TLS connections."""
 
 import socket
 import ssl
@@ -77,20 +77,20 @@ def test_a_silo_that_trusts_the_authority_reaches_the_moderator(
     assert greet(server, root, host) == b"hello"
 
 
-def test_another_authority_is_not_believed(authority: Authority, tmp_path: Path) -> None:
+def test_another_authority_is_not_trusted(authority: Authority, tmp_path: Path) -> None:
     write_certificate(tmp_path / "other.crt", Authority.create("test federation").certificate)
     server = moderator_files(tmp_path / "m", authority, "localhost")
     with pytest.raises(ssl.SSLCertVerificationError):
         greet(server, tmp_path / "other.crt", "localhost")
 
 
-def test_another_host_is_not_believed(authority: Authority, root: Path, tmp_path: Path) -> None:
+def test_another_host_is_not_trusted(authority: Authority, root: Path, tmp_path: Path) -> None:
     server = moderator_files(tmp_path / "m", authority, "moderator.example")
     with pytest.raises(ssl.SSLCertVerificationError, match="ostname"):
         greet(server, root, "localhost")
 
 
-def test_an_expired_certificate_is_not_believed(authority: Authority, root: Path, tmp_path: Path) -> None:
+def test_an_expired_certificate_is_not_trusted(authority: Authority, root: Path, tmp_path: Path) -> None:
     server = moderator_files(tmp_path / "m", authority, "localhost", days=0)
     with pytest.raises(ssl.SSLCertVerificationError, match="expired"):
         greet(server, root, "localhost")
@@ -101,23 +101,23 @@ def test_a_certificate_without_a_host_is_not_made(authority: Authority) -> None:
         authority.issue([])
 
 
-def test_a_silos_key_has_a_fingerprint_that_its_public_half_tells(tmp_path: Path) -> None:
+def test_both_halves_of_a_silos_key_have_the_same_fingerprint(tmp_path: Path) -> None:
     names = {write_silo_key(tmp_path / f"silo-{silo}") for silo in range(3)}
     assert len(names) == 3
     assert {read_fingerprint(tmp_path / f"silo-{silo}.pub") for silo in range(3)} == names
 
 
-def test_private_keys_are_for_their_owner_alone_and_never_overwritten(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_a_private_key_and_it_is_never_overwritten(tmp_path: Path) -> None:
     write_silo_key(tmp_path / "key")
     assert stat.S_IMODE((tmp_path / "key").stat().st_mode) == 0o600
     before = (tmp_path / "key").read_bytes()
-    with pytest.raises(FedDigError, match="is there already"):
+    with pytest.raises(FedDigError, match="exists; a new key"):
         write_silo_key(tmp_path / "key")
     assert (tmp_path / "key").read_bytes() == before
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"ssh-rsa AAAA"])
-def test_what_is_no_public_key_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_public_key_is_refused(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "key.pub").write_bytes(content)
     with pytest.raises(FedDigError, match=r"key\.pub: is no public key"):
         read_fingerprint(tmp_path / "key.pub")

@@ -15,11 +15,11 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from feddig.federation.folders import FederationFolder
 from feddig.federation.processes.processes import running
-from real_parties import stop
-from test_deployment import NODE, check_nothing_was_lost, done, init, recalled_in, rounds_of, until
+from real_parties import NODE, RealFederation, stop
 
 pytestmark = [
     pytest.mark.flower,
+    pytest.mark.process,
     pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc"),
 ]
@@ -124,18 +124,17 @@ def parties(folder: FederationFolder, line: Line) -> Iterator[None]:
 
 
 def test_a_silo_whose_network_is_cut_is_recalled_and_counted_again(tmp_path: Path, line: Line) -> None:
-    # another name of this machine, for which a proxy is asked as for any other
-    folder = init(tmp_path / "federation", training_deadline=DEADLINE, host="127.0.0.2")
-    with parties(folder, line):
-        until(folder, lambda: rounds_of(folder, 1))
+    # another name of this machine, so that the silo uses the proxy for it
+    federation = RealFederation(tmp_path / "federation", training_deadline=DEADLINE, host="127.0.0.2")
+    with parties(federation.folder, line):
+        federation.wait_for(lambda: federation.present(1))
         assert line.carried > 0
         line.cut()
-        until(folder, lambda: len(recalled_in(folder, 1)) >= 2)
-        node = running(folder.silo("silo-1").path, NODE)
-        assert node, "its node lives on"
-        without = [row for row in done(folder) if row["recalled"] == [1]]
+        federation.wait_for(lambda: len(federation.recalled(1)) >= 2)
+        assert running(federation.silo(1).path, NODE), "its node still runs"
+        without = [row for row in federation.rows() if row["recalled"] == [1]]
         assert all(row["present"] == [0] and row["seconds"] < DEADLINE + 10 for row in without)
         line.mend()
-        missed = recalled_in(folder, 1)[-1]
-        until(folder, lambda: rounds_of(folder, 1)[-1] > missed)
-    check_nothing_was_lost(folder)
+        missed = federation.recalled(1)[-1]
+        federation.wait_for(lambda: federation.present(1)[-1] > missed)
+    federation.check_nothing_was_lost()

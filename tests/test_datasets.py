@@ -1,4 +1,4 @@
-"""Data sets: every source's good path, and every way in which its files can be wrong."""
+"""Data sets: each source with good files, and with each kind of wrong file."""
 
 import gzip
 import lzma
@@ -23,6 +23,7 @@ from feddig.data.bundled import load_fashion_mini
 from feddig.data.load import NAMES
 from feddig.data.public_sets import FASHION_CLASSES
 from feddig.errors import DataError, SettingError
+from public_sets import is_mapped, one_line
 
 BUNDLE = Path(str(files("feddig.data") / "fashion_mini"))
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
@@ -33,19 +34,9 @@ def random_bytes(*shape: int, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
 
 
-def is_mapped(array: np.ndarray) -> bool:
-    """Follow views down to what owns the values."""
-    owner: object = array
-    while isinstance(owner, np.ndarray) and not isinstance(owner, np.memmap):
-        owner = owner.base
-    return isinstance(owner, np.memmap)
-
-
-def one_line(error: pytest.ExceptionInfo[Exception]) -> str:
-    text = str(error.value)
-    assert "\n" not in text
-    assert "; " in text, "an error must name a remedy"
-    return text
+@pytest.fixture(scope="module")
+def full() -> Dataset:
+    return load_dataset("fashion-mini")
 
 
 # --- names, paths and limits
@@ -86,8 +77,7 @@ def test_an_impossible_limit_names_data_limit(limit: int) -> None:
     one_line(error)
 
 
-def test_a_limit_keeps_a_seeded_subset_in_order_and_the_whole_test_set() -> None:
-    full = load_dataset("fashion-mini")
+def test_a_limit_keeps_a_seeded_subset_in_order_and_the_whole_test_set(full: Dataset) -> None:
     first = load_dataset("fashion-mini", limit=50, seed=1)
     again = load_dataset("fashion-mini", limit=50, seed=1)
     other = load_dataset("fashion-mini", limit=50, seed=2)
@@ -103,16 +93,16 @@ def test_a_limit_keeps_a_seeded_subset_in_order_and_the_whole_test_set() -> None
     assert np.array_equal(full.train.labels[positions], first.train.labels)
 
 
-def test_a_limit_of_all_images_keeps_all() -> None:
-    full, limited = load_dataset("fashion-mini"), load_dataset("fashion-mini", limit=6000)
+def test_a_limit_of_all_images_keeps_all(full: Dataset) -> None:
+    limited = load_dataset("fashion-mini", limit=6000)
     assert np.array_equal(full.train.pixels, limited.train.pixels)
 
 
 # --- fashion-mini
 
 
-def test_fashion_mini_is_an_even_tenth_of_fashion_mnist() -> None:
-    dataset = load_dataset("fashion-mini")
+def test_fashion_mini_is_an_even_tenth_of_fashion_mnist(full: Dataset) -> None:
+    dataset = full
     assert dataset.train.pixels.shape == (6000, 1, 28, 28)
     assert dataset.test.pixels.shape == (1000, 1, 28, 28)
     assert dataset.train.pixels.dtype == np.uint8
@@ -123,10 +113,9 @@ def test_fashion_mini_is_an_even_tenth_of_fashion_mnist() -> None:
     assert dataset.class_names == FASHION_CLASSES
 
 
-def test_fashion_mini_is_shuffled_and_its_images_are_all_different() -> None:
-    dataset = load_dataset("fashion-mini")
-    assert len(np.unique(dataset.train.labels[:50])) > 5
-    both = np.concatenate([dataset.train.pixels, dataset.test.pixels])
+def test_fashion_mini_is_shuffled_and_its_images_are_all_different(full: Dataset) -> None:
+    assert len(np.unique(full.train.labels[:50])) > 5
+    both = np.concatenate([full.train.pixels, full.test.pixels])
     assert len({image.tobytes() for image in both}) > 6990
 
 
@@ -135,33 +124,28 @@ def test_fashion_mini_is_small_and_carries_its_licence() -> None:
     assert "Copyright (c) 2017 Zalando SE" in (BUNDLE / "LICENSE").read_text()
 
 
-@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "missing", "swap", "not numpy"])
+@pytest.mark.parametrize("damage", ["cut", "missing", "swap", "not numpy"])
 def test_a_damaged_bundle_is_noticed(tmp_path: Path, damage: str) -> None:
     folder = shutil.copytree(BUNDLE, tmp_path / "copy")
     file = folder / "test-labels.npy.xz"
-    content = file.read_bytes()
     if damage == "missing":
         file.unlink()
     elif damage == "swap":
-        # undamaged as a file, but not what was released
+        # a good file, but another one than was released
         shutil.copy(folder / "train-labels.npy.xz", file)
     elif damage == "not numpy":
         file.write_bytes(lzma.compress(b"something else"))
     else:
-        middle = len(content) // 2
-        flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
-        file.write_bytes({"cut": content[:-10], "flip": flipped, "empty": b""}[damage])
+        file.write_bytes(file.read_bytes()[:-10])
     with pytest.raises(DataError, match=r"^fashion-mini: .*install FedDig again") as error:
         load_fashion_mini(folder)
     one_line(error)
 
 
-def test_an_undamaged_copy_of_the_bundle_loads(tmp_path: Path) -> None:
-    assert len(load_fashion_mini(shutil.copytree(BUNDLE, tmp_path / "copy")).train) == 6000
-
-
-def test_the_maker_draws_the_same_arrays_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """From stand-ins for the original files, whose images are told apart by their first pixels."""
+def test_making_fashion_mini_twice_gives_the_same_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From small replacements of the original files, whose images differ in their first pixels."""
     source = tmp_path / "idx"
     source.mkdir()
     for prefix, count in (("train", 7000), ("t10k", 1500)):
@@ -430,7 +414,7 @@ def test_python_objects_are_never_read(tmp_path: Path, compressed: bool) -> None
 
 
 @pytest.mark.parametrize("compressed", [False, True])
-@pytest.mark.parametrize("keep", [0, 10, 100, 0.5, 0.99])
+@pytest.mark.parametrize("keep", [0, 100, 0.99])
 def test_a_truncated_npz_is_named(tmp_path: Path, compressed: bool, keep: float) -> None:
     path = save(tmp_path / "set.npz", compressed=compressed)
     content = path.read_bytes()
@@ -442,7 +426,7 @@ def test_a_truncated_npz_is_named(tmp_path: Path, compressed: bool, keep: float)
 
 @pytest.mark.parametrize("compressed", [False, True])
 def test_a_flipped_bit_in_an_array_is_noticed_even_when_mapped(tmp_path: Path, compressed: bool) -> None:
-    # large, as a small array is read whole together with its header
+    # large, because a small array is read whole together with its header
     path = save(tmp_path / "set.npz", compressed=compressed, x_test=random_bytes(3, 100, 100))
     content = bytearray(path.read_bytes())
     with zipfile.ZipFile(path) as archive:
@@ -456,7 +440,9 @@ def test_a_flipped_bit_in_an_array_is_noticed_even_when_mapped(tmp_path: Path, c
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 @pytest.mark.parametrize("damage", ["short", "long", "not numpy"])
-def test_an_array_whose_length_belies_its_shape_is_refused(tmp_path: Path, method: int, damage: str) -> None:
+def test_an_array_whose_length_does_not_fit_its_shape_is_refused(
+    tmp_path: Path, method: int, damage: str
+) -> None:
     good = save(tmp_path / "good.npz")
     path = tmp_path / "set.npz"
     with zipfile.ZipFile(good) as source, zipfile.ZipFile(path, "w", method) as target:
@@ -498,27 +484,27 @@ def make_classes(
 
 
 @pytest.fixture
-def parted(tmp_path: Path) -> Path:
+def with_test_part(tmp_path: Path) -> Path:
     make_classes(tmp_path / "train", {"dog": 3, "cat": 2})
     make_classes(tmp_path / "test", {"cat": 1, "dog": 2}, start=10_000)
     return tmp_path
 
 
-def test_a_folder_with_its_own_test_part(parted: Path) -> None:
-    dataset = load_dataset("folder", parted, image_size=0)
+def test_a_folder_with_its_own_test_part(with_test_part: Path) -> None:
+    dataset = load_dataset("folder", with_test_part, image_size=0)
     assert dataset.class_names == ("cat", "dog")
     assert dataset.classes == 2
     assert dataset.train.labels.tolist() == [0, 0, 1, 1, 1]
     assert dataset.test.labels.tolist() == [0, 1, 1]
     assert dataset.train.pixels.shape == (5, 3, 10, 12)
-    expected = np.asarray(Image.open(parted / "train" / "dog" / "00.png")).transpose(2, 0, 1)
+    expected = np.asarray(Image.open(with_test_part / "train" / "dog" / "00.png")).transpose(2, 0, 1)
     assert np.array_equal(dataset.train.pixels[2], expected)
 
 
 @pytest.mark.parametrize("size", [8, 32])
-def test_images_of_any_size_are_brought_to_one(parted: Path, size: int) -> None:
-    colour(5, (40, 17)).save(parted / "train" / "cat" / "wide.png")
-    dataset = load_dataset("folder", parted, image_size=size)
+def test_images_of_any_size_are_resized(with_test_part: Path, size: int) -> None:
+    colour(5, (40, 17)).save(with_test_part / "train" / "cat" / "wide.png")
+    dataset = load_dataset("folder", with_test_part, image_size=size)
     assert dataset.train.pixels.shape == (6, 3, size, size)
 
 
@@ -536,8 +522,8 @@ def test_resizing_keeps_the_picture(tmp_path: Path) -> None:
     assert pixels[:, :, :, 9:].min() == 255
 
 
-@pytest.mark.parametrize("ending", ["png", "jpg", "jpeg", "bmp", "gif", "webp", "tif", "tiff", "PNG"])
-def test_every_ending_is_read(tmp_path: Path, ending: str) -> None:
+@pytest.mark.parametrize("ending", ["png", "jpg", "bmp", "gif", "webp", "tiff", "PNG"])
+def test_every_format_is_read(tmp_path: Path, ending: str) -> None:
     make_classes(tmp_path, {"a": 2, "b": 2}, ending=ending)
     assert load_dataset("folder", tmp_path).train.pixels.shape == (2, 3, 32, 32)
 
@@ -582,7 +568,7 @@ def test_pixels_without_an_agreed_range_are_refused(tmp_path: Path, values: np.g
     one_line(error)
 
 
-def test_without_a_test_part_a_seeded_tenth_of_each_class_is_set_aside(tmp_path: Path) -> None:
+def test_without_a_test_part_a_seeded_tenth_of_each_class_is_the_test_set(tmp_path: Path) -> None:
     make_classes(tmp_path, {"a": 30, "b": 10, "c": 2})
 
     def drawn(seed: int) -> Dataset:
@@ -600,13 +586,13 @@ def test_without_a_test_part_a_seeded_tenth_of_each_class_is_set_aside(tmp_path:
     assert any(contents(dataset) != contents(drawn(seed)) for seed in range(2, 6))
 
 
-def test_hidden_files_other_files_and_hidden_folders_are_passed_over(parted: Path) -> None:
-    before = load_dataset("folder", parted)
-    (parted / "train" / "cat" / ".hidden.png").write_bytes(b"no image")
-    (parted / "train" / "cat" / "notes.txt").write_text("no image")
-    (parted / "train" / ".cache").mkdir()
-    (parted / "train" / "list.csv").write_text("no class")
-    after = load_dataset("folder", parted)
+def test_hidden_files_other_files_and_hidden_folders_are_ignored(with_test_part: Path) -> None:
+    before = load_dataset("folder", with_test_part)
+    (with_test_part / "train" / "cat" / ".hidden.png").write_bytes(b"no image")
+    (with_test_part / "train" / "cat" / "notes.txt").write_text("no image")
+    (with_test_part / "train" / ".cache").mkdir()
+    (with_test_part / "train" / "list.csv").write_text("no class")
+    after = load_dataset("folder", with_test_part)
     assert np.array_equal(before.train.pixels, after.train.pixels)
     assert after.class_names == ("cat", "dog")
 
@@ -617,12 +603,12 @@ def test_a_class_may_be_called_train(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "empty", "no image"])
-def test_an_unreadable_image_is_named(parted: Path, damage: str) -> None:
-    file = parted / "train" / "dog" / "01.png"
+def test_an_unreadable_image_is_named(with_test_part: Path, damage: str) -> None:
+    file = with_test_part / "train" / "dog" / "01.png"
     content = file.read_bytes()
     file.write_bytes({"cut": content[: len(content) // 2], "empty": b"", "no image": b"hello" * 20}[damage])
     with pytest.raises(DataError, match=f"{re.escape(str(file))}: not a readable image") as error:
-        load_dataset("folder", parted)
+        load_dataset("folder", with_test_part)
     one_line(error)
 
 
@@ -634,17 +620,17 @@ def test_a_cut_jpeg_is_named(tmp_path: Path) -> None:
         load_dataset("folder", tmp_path)
 
 
-def test_an_image_of_another_size_is_named_with_the_setting_that_helps(parted: Path) -> None:
-    colour(5, (40, 17)).save(parted / "train" / "dog" / "wide.png")
+def test_an_image_of_another_size_is_named_with_the_setting_that_helps(with_test_part: Path) -> None:
+    colour(5, (40, 17)).save(with_test_part / "train" / "dog" / "wide.png")
     with pytest.raises(DataError, match=r"wide\.png: 40 x 17 .*12 x 10.*data\.image_size") as error:
-        load_dataset("folder", parted, image_size=0)
+        load_dataset("folder", with_test_part, image_size=0)
     one_line(error)
 
 
 @pytest.mark.parametrize("size", [-1, 7])
-def test_an_unusable_image_size_names_the_setting(parted: Path, size: int) -> None:
+def test_an_unusable_image_size_names_the_setting(with_test_part: Path, size: int) -> None:
     with pytest.raises(SettingError, match=r"^data\.image_size: "):
-        load_dataset("folder", parted, image_size=size)
+        load_dataset("folder", with_test_part, image_size=size)
 
 
 def test_a_class_with_one_image_cannot_be_split(tmp_path: Path) -> None:
@@ -654,31 +640,33 @@ def test_a_class_with_one_image_cannot_be_split(tmp_path: Path) -> None:
     one_line(error)
 
 
-def test_a_class_known_to_the_test_part_only_is_refused(parted: Path) -> None:
-    make_classes(parted / "test", {"owl": 1})
+def test_a_class_in_the_test_part_only_is_refused(with_test_part: Path) -> None:
+    make_classes(with_test_part / "test", {"owl": 1})
     with pytest.raises(DataError, match=r"test.owl: a class without training images") as error:
-        load_dataset("folder", parted)
+        load_dataset("folder", with_test_part)
     one_line(error)
 
 
-def test_a_class_without_test_images_is_allowed(parted: Path) -> None:
-    make_classes(parted / "train", {"owl": 1})
-    dataset = load_dataset("folder", parted)
+def test_a_class_without_test_images_is_allowed(with_test_part: Path) -> None:
+    make_classes(with_test_part / "train", {"owl": 1})
+    dataset = load_dataset("folder", with_test_part)
     assert dataset.classes == 3
     assert dataset.test.labels.max() == 1
 
 
-def test_missing_parts_of_a_folder_are_named(parted: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    (parted / "train" / "empty").mkdir()
+def test_missing_parts_of_a_folder_are_named(
+    with_test_part: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    (with_test_part / "train" / "empty").mkdir()
     with pytest.raises(DataError, match=r"train.empty: holds no images"):
-        load_dataset("folder", parted)
-    (parted / "train" / "empty").rmdir()
-    shutil.rmtree(parted / "test")
+        load_dataset("folder", with_test_part)
+    (with_test_part / "train" / "empty").rmdir()
+    shutil.rmtree(with_test_part / "test")
     with pytest.raises(DataError, match="no folder test"):
-        load_dataset("folder", parted)
-    (parted / "test").mkdir()
+        load_dataset("folder", with_test_part)
+    (with_test_part / "test").mkdir()
     with pytest.raises(DataError, match="test: holds no images"):
-        load_dataset("folder", parted)
+        load_dataset("folder", with_test_part)
     with pytest.raises(DataError, match="holds no folders"):
         load_dataset("folder", tmp_path_factory.mktemp("bare"))
 

@@ -26,7 +26,8 @@ def draw(count: int, *, deviation: float, samples: int, spread: float = 0.0) -> 
 
 
 def digest(silo: int, features: Tensor, labels: Tensor, **facts: str | int | float) -> Digest:
-    return Digest(silo, features, labels, {"samples_per_digest": 4, "mixing": "within-class", **facts})
+    made = {"samples_per_digest": 4, "mixing": "within-class", "mechanism": "discrete-gaussian"}
+    return Digest(silo, features, labels, {**made, **facts})
 
 
 def test_where_only_noise_shows_what_labels_explain_is_left() -> None:
@@ -41,7 +42,7 @@ def test_where_only_noise_shows_what_labels_explain_is_left() -> None:
 
 def test_where_more_shows_it_gets_the_spread_of_single_samples() -> None:
     """A spread of 2 in single samples is 1 in the mean of four, beside noise of .5."""
-    features, labels = draw(20_000, deviation=0.5, samples=4, spread=2.0)
+    features, labels = draw(5_000, deviation=0.5, samples=4, spread=2.0)
     rest = without_noise(features, labels, 0.5, 4) - labels @ CENTRES
     assert rest[:, 3].std().item() == pytest.approx(2.0, rel=0.05)
     assert rest[:, :3].std(dim=0).max() < 0.1
@@ -50,7 +51,7 @@ def test_where_more_shows_it_gets_the_spread_of_single_samples() -> None:
 
 def test_digests_of_many_classes_keep_the_spread_of_digests() -> None:
     """The same as they would show without noise: 1, and the best guess of it is a little less (Wiener): 1 / 1.25."""
-    features, labels = draw(20_000, deviation=0.5, samples=4, spread=2.0)
+    features, labels = draw(5_000, deviation=0.5, samples=4, spread=2.0)
     rest = without_noise(features, labels, 0.5) - labels @ CENTRES
     assert rest[:, 3].std().item() == pytest.approx((1 / 1.25) ** 0.5, rel=0.05)
     mixed = digest(0, features, labels, noise_deviation=0.5, mixing="random")

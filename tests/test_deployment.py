@@ -1,351 +1,245 @@
-"""A real federation on this machine: processes with TLS and keys, some of which are killed, stopped or lied to."""
+"""A real federation on this machine: processes with TLS and keys, some of which are killed, paused or made to lie.
+
+Most tests share one federation: each begins in a round that both silos answered, and undoes what it did to them.
+"""
 
 import json
 import os
 import re
 import signal
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from safetensors.torch import load_file
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-from feddig import run
-from feddig.digest.digest import read_digest, write_digest
-from feddig.experiment.toml import read_experiment
-from feddig.federation.contract import read_contract
-from feddig.federation.flower_1_41.own_app import SILO_PROGRAM, write_programs
-from feddig.federation.folders import FederationFolder, SiloFolder
-from feddig.federation.processes.processes import free_port, is_alive, running
-from feddig.federation.silo import open_silo
-from feddig.federation.status import Status, read_status
+from feddig.digest.digest_file import read_digest, write_digest
+from feddig.federation.flower_1_41.local_app import SILO_PROGRAM
+from feddig.federation.processes.processes import is_alive, running
 from feddig.files import write_atomically
-from feddig.privacy.ledger import Ledger
-from feddig.privacy.ledger_file import RELEASE, RESEND
-from folders import rows
-from real_parties import stop
+from real_parties import APP, LINK, NODE, SILOS, RealFederation, kill, send
 
 pytestmark = [
     pytest.mark.flower,
+    pytest.mark.process,
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc"),
 ]
 
-SILOS = 2
-APP, NODE, LINK = (
-    "flwr-serverapp",
-    "feddig.federation.flower_1_41.supernode",
-    "feddig.federation.flower_1_41.superlink",
-)
-HUNG = "time.sleep(600)"
-AWAY_AND_BACK = "absence.scenario=round-robin"
-"""Of two silos: the first is away in the second round and back in the third, with the state that its stand-in left."""
-EXPERIMENT = """
-[data]
-name = "fashion-mini"
-limit = 300
-[absence]
-scenario = "none"
-[model]
-classifier = "small"
-[training]
-rounds = 60
-batch = 32
-lr = 0.003
-threads = 1
-"""
-
-
-@pytest.fixture(autouse=True)
-def _own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
-
-
-def init(
-    path: Path,
-    *settings: str,
-    training_deadline: float = 60.0,
-    digest_deadline: float = 60.0,
-    host: str = "127.0.0.1",
-    options: Sequence[str] = (),
-) -> FederationFolder:
-    """Write the folders of a small federation."""
-    file = path.with_suffix(".toml")
-    file.write_text(EXPERIMENT, encoding="utf-8")
-    command = [
-        sys.executable, "-m", "feddig", "federation", "init", path, "--silos", SILOS, "--experiment", file,
-        "--rehearse", "fashion-mini", "--host", host, "--port", free_port(),
-        "--training-deadline", training_deadline, "--digest-deadline", digest_deadline,
-        *(part for setting in settings for part in ("--set", setting)), *options,
-    ]  # fmt: skip
-    subprocess.run([str(part) for part in command], check=True, capture_output=True, timeout=60)
-    return FederationFolder(path)
-
-
-@contextmanager
-def up(folder: FederationFolder) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a federation, and leave none of its processes behind."""
-    parties = [folder.moderator.path, *(folder.silo(f"silo-{silo}").path for silo in range(SILOS))]
-    with (folder.path / "up.log").open("ab") as said:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "feddig", "federation", "up", str(folder.path)],
-            stdout=said,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        yield process
-    finally:
-        for party in parties:  # one that was stopped could not end
-            for left in running(party):
-                _send(left, signal.SIGCONT)
-        stop([process], parties)
-
-
-def _send(process: int, number: int) -> None:
-    try:
-        os.kill(process, number)
-    except ProcessLookupError:
-        return
-
-
-def until(
-    folder: FederationFolder, holds: Callable[[], Any], seconds: float = 200.0, pause: float = 0.2
-) -> Any:
-    """Wait for something to hold, and give it."""
-    last = time.monotonic() + seconds
-    while time.monotonic() < last:
-        found = holds()
-        if found:
-            return found
-        time.sleep(pause)
-    raise AssertionError(f"not in {seconds:g} s; the log's end:\n{log_of(folder)[-3000:]}")
-
-
-def told(folder: FederationFolder, line: str) -> int:
-    """Wait for a line of the moderator's log, and give the round that it names."""
-    return int(until(folder, lambda: re.search(line, log_of(folder)))[1])
-
-
-def log_of(folder: FederationFolder) -> str:
-    file = folder.moderator.run / "log.txt"
-    return file.read_text(encoding="utf-8") if file.exists() else "none yet"
-
-
-def done(folder: FederationFolder) -> list[dict[str, Any]]:
-    """Read the rows of the rounds so far; the last line may be half written."""
-    try:
-        return rows(folder.moderator.run)
-    except (OSError, ValueError):
-        return []
-
-
-def standing(folder: FederationFolder) -> Status:
-    status = read_status(folder.moderator.status)
-    assert status is not None
-    return status
-
-
-def in_state(folder: FederationFolder, state: str, rounds: int) -> Callable[[], bool]:
-    """Tell whether the moderator is at something, with so many rounds done."""
-
-    def holds() -> bool:
-        status = read_status(folder.moderator.status)
-        return status is not None and status.content["state"] == state and status.rounds_done >= rounds
-
-    return holds
-
-
-def kill(party: Path, program: str) -> None:
-    """Kill a party's program as nobody can prevent, by process id."""
-    found = running(party, program)
-    assert found, f"no {program} runs for {party}"
-    for process in found:
-        _send(process, signal.SIGKILL)
-
-
-def rounds_of(folder: FederationFolder, silo: int) -> list[int]:
-    return [row["round"] for row in done(folder) if silo in row["present"]]
-
-
-def recalled_in(folder: FederationFolder, silo: int) -> list[int]:
-    return [row["round"] for row in done(folder) if silo in row["recalled"]]
-
-
-def check_nothing_was_lost(folder: FederationFolder) -> None:
-    found = done(folder)
-    assert [row["round"] for row in found] == list(range(len(found)))
-    for silo in range(SILOS):
-        sent = read_digest(folder.silo(f"silo-{silo}").digest)
-        held = read_digest(folder.moderator.run / "digests" / f"silo-{silo}.safetensors")
-        assert held.hash == sent.hash
-
-
-def compare_with_one_process(folder: FederationFolder, there: Path, *, replay: bool = False) -> float:
-    """Run the same experiment in this process, by its schedule or with who was really there.
-
-    Gives the largest difference in any parameter.
-    """
-    experiment = read_experiment(folder.moderator.run / "experiment.toml")
-    data, absence = replace(experiment.data, name="fashion-mini", limit=300), experiment.absence
-    if replay:
-        happened = str(folder.moderator.run / "availability.csv")
-        absence = replace(absence, scenario="file", file=happened)
-    run(replace(experiment, data=data, absence=absence), there, device="cpu")
-    differences = []
-    for file in ("model.safetensors", "guidance.safetensors"):
-        here, other = load_file(folder.moderator.run / file), load_file(there / file)
-        assert here.keys() == other.keys()
-        differences += [float((tensor - other[name]).abs().max()) for name, tensor in here.items()]
-    return max(differences)
-
-
-def test_a_killed_silo_is_recalled_also_by_the_moderator_after_a_killed_one_and_comes_back(
-    tmp_path: Path,
-) -> None:
-    folder = init(tmp_path / "federation", training_deadline=20.0)
-    away = folder.silo("silo-1")
-    with up(folder):
-        until(folder, in_state(folder, "training", rounds=1))
-        kill(away.path, NODE)
-        until(folder, lambda: recalled_in(folder, 1))
-        missed = recalled_in(folder, 1)[0]
-
-        until(folder, in_state(folder, "training", rounds=missed + 1))
-        before = list(done(folder))
-        kill(folder.moderator.path, APP)
-        until(folder, lambda: len(done(folder)) > len(before))
-        assert done(folder)[: len(before)] == before
-        assert "resumed after" in log_of(folder)
-        assert len(before) in recalled_in(folder, 1)
-
-        until(folder, lambda: rounds_of(folder, 1)[-1] > missed)
-        assert standing(folder).content["silos"][1]["digest"] == read_digest(away.digest).hash
-    check_nothing_was_lost(folder)
-
-
-def test_a_deployment_gives_what_one_process_gives(tmp_path: Path) -> None:
-    folder = init(
-        tmp_path / "federation",
-        "algorithm.name=feddig+feddyn",
-        AWAY_AND_BACK,
-        "training.rounds=3",
-    )
-    with up(folder) as process:
-        assert process.wait(240) == 0, log_of(folder)[-3000:]
-    assert compare_with_one_process(folder, tmp_path / "here") <= 1e-5
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("base", ["fedavg", "fedprox", "fednova", "adabest"])
-def test_so_does_every_other_algorithm(tmp_path: Path, base: str) -> None:
-    folder = init(
-        tmp_path / "federation",
-        f"algorithm.name=feddig+{base}",
-        AWAY_AND_BACK,
-        "training.rounds=3",
-    )
-    with up(folder) as process:
-        assert process.wait(240) == 0, log_of(folder)[-3000:]
-    assert compare_with_one_process(folder, tmp_path / "here") <= 1e-5
-
-
-@pytest.mark.slow
-def test_a_silo_that_hangs_is_recalled_and_counted_again(tmp_path: Path) -> None:
-    folder = init(tmp_path / "federation", training_deadline=30.0)
-    silo = folder.silo("silo-0").path
-    with up(folder):
-        until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
-        stopped = running(silo)
-        for process in stopped:
-            _send(process, signal.SIGSTOP)
-        until(folder, lambda: recalled_in(folder, 0))
-        missed = recalled_in(folder, 0)[0]
-        for process in stopped:
-            _send(process, signal.SIGCONT)
-        until(folder, lambda: rounds_of(folder, 0)[-1] > missed)
-    check_nothing_was_lost(folder)
-
-
-HANGS = """#!/bin/sh
-exec {python} -c "import time; time.sleep(600)" feddig.federation.flower_1_41.own_app "$@"
-"""
-
-
-@pytest.mark.slow
-def test_apps_that_hang_are_ended_and_do_not_pile_up(tmp_path: Path) -> None:
-    folder = init(tmp_path / "federation", training_deadline=25.0, digest_deadline=25.0)
-    silo = folder.silo("silo-0")
-    with up(folder):
-        until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
-        (silo.programs / SILO_PROGRAM).write_text(HANGS.format(python=sys.executable), encoding="utf-8")
-        seen: list[int] = []
-
-        def ended() -> bool:
-            seen.append(len(running(silo.path, HUNG)))
-            said = (silo.logs / "silo.log").read_text(encoding="utf-8")
-            return said.count("an app has not answered in 50 s") >= 4
-
-        until(folder, ended, seconds=300, pause=1.0)
-        # a question and a knock every two deadlines, for which each is at work two deadlines
-        assert max(seen) <= 5
-        missed = recalled_in(folder, 0)[-1]
-        write_programs(silo.programs)
-        until(folder, lambda: rounds_of(folder, 0)[-1] > missed)
-        until(folder, lambda: not running(silo.path, HUNG))
-    check_nothing_was_lost(folder)
-
-
-LIAR = Path(__file__).parents[1] / "benchmarks" / "lying_silo.py"
-LIES = """#!/bin/sh
-exec {python} -P {liar} "{lie}" "$@"
-"""
+DEADLINE = 30.0
 MEGABYTE = 2**20
 
 
-def make_liar(silo: SiloFolder, lie: str) -> None:
-    """Have a silo's node start an app that lies; write_programs makes it honest again."""
-    script = LIES.format(python=sys.executable, liar=LIAR, lie=lie)
-    (silo.programs / SILO_PROGRAM).write_text(script, encoding="utf-8")
+@pytest.fixture(scope="module", autouse=True)
+def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLWR_HOME", str(tmp_path_factory.mktemp("flower")))
+        yield
+
+
+def test_a_silo_is_killed_and_the_federation_finishes_with_the_model_of_one_process(tmp_path: Path) -> None:
+    """The one real federation of `make test`."""
+    settings = ("algorithm.name=feddig+feddyn", "training.rounds=3")
+    with RealFederation(tmp_path / "federation", *settings, training_deadline=20.0) as federation:
+        federation.wait_for_state("training", rounds=1)
+        kill(federation.silo(1).path, NODE)
+        assert federation.wait() == 0, federation.log()[-3000:]
+    assert federation.recalled(1), "its digest stood in for the killed silo"
+    assert federation.present(0)[-1] == 2, "the other silo trained on"
+    assert "report.html" in os.listdir(federation.folder.moderator.run)
+    federation.check_nothing_was_lost()
+    assert federation.compare_with_one_process(tmp_path / "here") <= 1e-5
 
 
 @pytest.mark.slow
-def test_an_app_killed_while_it_hands_its_answer_over_costs_its_silo_a_few_rounds(tmp_path: Path) -> None:
-    deadline = 25.0
-    folder = init(tmp_path / "federation", training_deadline=deadline)
-    silo = folder.silo("silo-0")
+def test_a_moderator_killed_in_the_joint_update_continues_from_the_last_finished_round(
+    tmp_path: Path,
+) -> None:
+    settings = ("algorithm.name=feddig+feddyn", "moderator.joint_epochs=150", "training.rounds=3")
+    with RealFederation(tmp_path / "federation", *settings) as federation:
+        federation.wait_for_state("joint", rounds=1)
+        before = federation.rows()
+        kill(federation.folder.moderator.path, APP)
+        assert federation.wait() == 0, federation.log()[-3000:]
+    assert federation.rows()[: len(before)] == before
+    federation.check_nothing_was_lost()
+    assert federation.compare_with_one_process(tmp_path / "here") <= 1e-5
+
+
+# --- one federation for all
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFederation]:
+    """Start the federation that the tests below share; rounds without silos take no time, so it has many."""
+    folder = tmp_path_factory.mktemp("shared") / "federation"
+    with RealFederation(folder, "training.rounds=5000", training_deadline=DEADLINE) as federation:
+        yield federation
+
+
+@pytest.fixture
+def federation(started: RealFederation) -> Iterator[RealFederation]:
+    """Give the shared federation once both silos answer; see in the end that nothing was lost."""
+    started.wait_for_everybody()
+    yield started
+    for silo in range(SILOS):
+        started.be_honest(silo)
+        send(running(started.silo(silo).path), signal.SIGCONT)
+    started.check_nothing_was_lost()
+
+
+@pytest.mark.slow
+def test_a_killed_silo_is_recalled_also_by_a_restarted_moderator_and_comes_back(
+    federation: RealFederation,
+) -> None:
+    begun, away = len(federation.rows()), federation.silo(1)
+    federation.wait_for_state("training", rounds=begun)
+    kill(away.path, NODE)
+    missed = federation.wait_for(lambda: [round for round in federation.recalled(1) if round >= begun])[0]
+
+    federation.wait_for_state("training", rounds=missed + 1)
+    before = federation.rows()
+    kill(federation.folder.moderator.path, APP)
+    federation.wait_for(lambda: len(federation.rows()) > len(before))
+    assert federation.rows()[: len(before)] == before
+    assert "resumed after" in federation.log()
+    assert len(before) in federation.recalled(1)
+
+    federation.wait_for(lambda: federation.present(1)[-1] > missed)
+    assert federation.status().content["silos"][1]["digest"] == read_digest(away.digest).hash
+
+
+@pytest.mark.slow
+def test_a_killed_superlink_costs_at_most_one_round(federation: RealFederation) -> None:
+    federation.wait_for_state("training", rounds=1)
+    before = federation.rows()
+    kill(federation.folder.moderator.path, LINK)
+    federation.wait_for(lambda: len(federation.rows()) > len(before), seconds=300)
+    assert federation.rows()[: len(before)] == before
+    federation.wait_for_everybody()
+
+
+HANGS = f"""#!/bin/sh
+exec {sys.executable} -c "import time; time.sleep(600)" feddig.federation.flower_1_41.local_app "$@"
+"""
+
+
+@pytest.mark.slow
+def test_apps_that_hang_are_ended_and_do_not_pile_up(federation: RealFederation) -> None:
+    silo = federation.silo(0)
+    (silo.programs / SILO_PROGRAM).write_text(HANGS, encoding="utf-8")
+    seen: list[int] = []
+
+    def ended() -> bool:
+        seen.append(len(running(silo.path, "time.sleep(600)")))
+        said = (silo.logs / "silo.log").read_text(encoding="utf-8")
+        return said.count(f"an app has not answered in {2 * DEADLINE:g} s") >= 2
+
+    federation.wait_for(ended, seconds=300, pause=1.0)
+    # one training and one sign of life are asked for in every two deadlines, and an app lives as long
+    assert max(seen) <= 5
+    missed = federation.recalled(0)[-1]
+    federation.be_honest(0)
+    federation.wait_for(lambda: federation.present(0)[-1] > missed)
+    federation.wait_for(lambda: not running(silo.path, "time.sleep(600)"))
+
+
+@pytest.mark.slow
+def test_an_app_killed_while_it_hands_over_its_reply_costs_its_silo_a_few_rounds(
+    federation: RealFederation,
+) -> None:
+    begun, silo = len(federation.log()), federation.silo(0)
+    node = running(silo.path, NODE)
 
     def said() -> str:
         return (silo.logs / "supernode.log").read_text(encoding="utf-8")
 
-    with up(folder):
-        until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
-        node = running(silo.path, NODE)
-        make_liar(silo, "dies while it replies")
-        pieces = until(folder, lambda: re.search(r"killed with 1 of (\d+) pieces handed over", said()))
-        write_programs(silo.programs)
-        assert int(pieces[1]) > 2
-        missed = told(folder, r"silo 0, round (\d+): no reply to train in 25 s")
-        until(folder, lambda: missed in recalled_in(folder, 0))
-        until(folder, lambda: rounds_of(folder, 0)[-1] > missed)
-        back = next(round for round in rounds_of(folder, 0) if round > missed)
-        assert "the app ended before its answer was whole" in said()
-        assert running(silo.path, NODE) == node, "it is the same node that goes on"
-        # nobody else was kept waiting
-        between = done(folder)[missed:back]
-        assert all(row["present"] == [1] and row["recalled"] == [0] for row in between)
-        assert max(row["seconds"] for row in between) < deadline + 10
-    check_nothing_was_lost(folder)
+    federation.lie(0, "dies while it replies")
+    found = federation.wait_for(lambda: re.search(r"killed with 1 of (\d+) pieces handed over", said()))
+    federation.be_honest(0)
+    assert int(found[1]) > 2
+    missed = federation.wait_for_line(rf"silo 0, round (\d+): no reply to train in {DEADLINE:g} s", begun)
+    federation.wait_for(lambda: missed in federation.recalled(0))
+    federation.wait_for(lambda: federation.present(0)[-1] > missed)
+    back = next(round for round in federation.present(0) if round > missed)
+    assert "the app ended before its answer was whole" in said()
+    assert running(silo.path, NODE) == node, "the same node goes on"
+    between = federation.rows()[missed:back]
+    assert all(row["present"] == [1] and row["recalled"] == [0] for row in between)
+    assert max(row["seconds"] for row in between) < DEADLINE + 10, "the other silo did not wait for it"
+
+
+REFUSED = {
+    "exception": "the silo could not answer; its own log says why",
+    "nan": "its reply is refused: its update holds NaN or infinity",
+    "another silo": "its reply is refused: it is of silo 1, not 0",
+    "broken header": "its reply is refused: its update is no numpy array",
+}
+
+
+@pytest.mark.slow
+def test_bad_replies_are_refused_and_logged_and_the_others_go_on(federation: RealFederation) -> None:
+    begun, missed = len(federation.log()), []
+    app = running(federation.folder.moderator.path, APP)
+    for lie, reason in REFUSED.items():
+        federation.lie(0, lie)
+        missed.append(federation.wait_for_line(rf"silo 0, round (\d+): .*{reason}", begun))
+    federation.be_honest(0)
+    federation.wait_for(lambda: federation.present(0)[-1] > missed[-1])
+    for row in (federation.rows()[round] for round in missed):
+        assert (row["present"], row["recalled"]) == ([1], [0])
+    assert running(federation.folder.moderator.path, APP) == app, "the moderator's app did not end"
+
+
+@pytest.mark.slow
+def test_a_silo_that_returns_with_a_damaged_digest_or_another_one_is_refused_it(
+    federation: RealFederation,
+) -> None:
+    begun, silo = len(federation.log()), federation.silo(0)
+    held = federation.folder.moderator.run / "digests" / "silo-0.safetensors"
+    sent = held.read_bytes()
+    assert sent == silo.digest.read_bytes()
+
+    federation.restart_node(0)
+    federation.lie(0, "damaged digest")
+    missed = federation.wait_for_line(
+        r"silo 0, round (\d+): its digest is refused: its content does not match its hash", begun
+    )
+    federation.wait_for(lambda: missed in federation.recalled(0))
+    federation.be_honest(0)
+    federation.wait_for(lambda: federation.present(0)[-1] > missed)
+    assert held.read_bytes() == sent
+
+    digest = read_digest(silo.digest)
+    write_digest(silo.digest, replace(digest, features=digest.features + 1))
+    federation.restart_node(0)
+    federation.wait_for(lambda: "silo 0: sends another digest" in federation.log())
+    federation.wait_for_everybody()
+    assert "the contract allows no new release; the held one stays" in federation.log()
+    assert held.read_bytes() == sent
+    write_digest(silo.digest, digest)
+
+
+@pytest.mark.slow
+def test_without_silos_rounds_go_on_by_recall_until_they_are_back(federation: RealFederation) -> None:
+    begun = len(federation.rows())
+    paused = [process for silo in range(SILOS) for process in running(federation.silo(silo).path)]
+    send(paused, signal.SIGSTOP)
+
+    def alone() -> list[dict[str, object]]:
+        return [row for row in federation.rows()[begun:] if not row["present"]]
+
+    federation.wait_for(lambda: len(alone()) >= 3)
+    send(paused, signal.SIGCONT)
+    assert all(row["recalled"] == [0, 1] for row in alone())
+    assert max(row["seconds"] for row in alone()) < DEADLINE + 10
+    federation.wait_for_everybody()
 
 
 def peak(party: Path, program: str) -> int:
-    """Give the most bytes that a program ever had in memory."""
+    """Return the most bytes that a program ever had in memory."""
     peaks = []
     for process in running(party, program):
         lines = Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines()
@@ -353,9 +247,9 @@ def peak(party: Path, program: str) -> int:
     return max(peaks)
 
 
-def growth(folder: FederationFolder, before: dict[str, int], sent: str) -> dict[str, int]:
-    """Give by how much the moderator's programs have grown; added to the file that FEDDIG_PEAKS names, if any."""
-    grown = {program: peak(folder.moderator.path, program) - most for program, most in before.items()}
+def growth(moderator: Path, before: dict[str, int], sent: str) -> dict[str, int]:
+    """Return by how much the moderator's programs have grown; add it to the file that FEDDIG_PEAKS names, if any."""
+    grown = {program: peak(moderator, program) - most for program, most in before.items()}
     if "FEDDIG_PEAKS" in os.environ:
         file = Path(os.environ["FEDDIG_PEAKS"])
         noted = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
@@ -365,255 +259,58 @@ def growth(folder: FederationFolder, before: dict[str, int], sent: str) -> dict[
     return grown
 
 
-REFUSED = {
-    "exception": "the silo could not answer; its own log says why",
-    "nan": "its reply is refused: its update holds NaN or infinity",
-    "too short": r"its reply is refused: its update is float32\(\d+,\)",
-    "too large": "its reply is refused: its update is longer than any number can say",
-    "no steps": "its reply is refused: it tells of 0 steps",
-    "another round": r"its reply is refused: it is of round \d+, not",
-    "another silo": "its reply is refused: it is of silo 1, not 0",
-    "broken header": "its reply is refused: its update is no numpy array",
-}
-
-
-@pytest.mark.slow
-def test_whatever_a_silo_replies_is_refused_and_told_and_the_others_go_on(tmp_path: Path) -> None:
-    folder = init(tmp_path / "federation")
-    silo = folder.silo("silo-0")
-    missed = []
-    with up(folder):
-        until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
-        app = running(folder.moderator.path, APP)
-        for lie, said in REFUSED.items():
-            make_liar(silo, lie)
-            missed.append(told(folder, rf"silo 0, round (\d+): .*{said}"))
-        write_programs(silo.programs)
-        until(folder, lambda: rounds_of(folder, 0)[-1] > missed[-1])
-        for row in (done(folder)[round] for round in missed):
-            assert (row["present"], row["recalled"]) == ([1], [0])
-        assert running(folder.moderator.path, APP) == app, "it was not ended by any of this"
-    check_nothing_was_lost(folder)
-
-
-def come_back(folder: FederationFolder, silo: SiloFolder) -> None:
-    """End a silo's node, and wait for the next one that its supervisor starts."""
-    first = set(running(silo.path, NODE))
-    for process in first:
-        _send(process, signal.SIGTERM)
-    until(folder, lambda: set(running(silo.path, NODE)) - first)
-
-
-@pytest.mark.slow
-def test_a_silo_that_returns_with_a_damaged_digest_or_another_one_is_refused_it(tmp_path: Path) -> None:
-    folder = init(tmp_path / "federation")
-    silo = folder.silo("silo-0")
-    held = folder.moderator.run / "digests" / "silo-0.safetensors"
-    with up(folder):
-        until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
-        sent = held.read_bytes()
-        assert sent == silo.digest.read_bytes()
-
-        come_back(folder, silo)
-        make_liar(silo, "damaged digest")
-        missed = told(
-            folder, r"silo 0, round (\d+): its digest is refused: its content does not match its hash"
-        )
-        until(folder, lambda: missed in recalled_in(folder, 0))
-        write_programs(silo.programs)
-        until(folder, lambda: rounds_of(folder, 0)[-1] > missed)
-        assert held.read_bytes() == sent
-
-        digest = read_digest(silo.digest)
-        write_digest(silo.digest, replace(digest, features=digest.features + 1))
-        come_back(folder, silo)
-        until(folder, lambda: "silo 0: sends another digest" in log_of(folder))
-        last = len(done(folder))
-        until(folder, lambda: rounds_of(folder, 0)[-1] >= last)
-        assert "the contract allows no new release; the held one stays" in log_of(folder)
-        assert held.read_bytes() == sent
-        write_digest(silo.digest, digest)
-    check_nothing_was_lost(folder)
-
-
-@pytest.mark.slow
-def test_where_the_contract_allows_it_a_silo_replaces_its_digest_and_pays_for_both(tmp_path: Path) -> None:
-    folder = init(tmp_path / "federation", options=["--new-release"])
-    silo = folder.silo("silo-0")
-    held = folder.moderator.run / "digests" / "silo-0.safetensors"
-    with up(folder):
-        until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
-        first = read_digest(silo.digest)
-        write_digest(silo.digest, replace(first, features=first.features + 1))
-        second = read_digest(silo.digest)
-        come_back(folder, silo)
-        until(folder, lambda: read_digest(held).hash == second.hash)
-        assert f"silo 0: its digest {second.hash[:12]} is kept" in log_of(folder)
-        last = len(done(folder))
-        until(folder, lambda: rounds_of(folder, 0)[-1] > last)
-
-        kill(folder.moderator.path, APP)  # its checkpoint may still name the first
-        last = len(done(folder))
-        until(folder, lambda: rounds_of(folder, 0)[-1] > last)
-    noted = [(entry.kind, entry.digest) for entry in Ledger(silo.ledger).entries()]
-    assert noted[:2] == [(RELEASE, first.hash), (RELEASE, second.hash)]
-    assert set(noted[2:]) == {(RESEND, second.hash)}, "the next moderator's app asked for it again"
-    check_nothing_was_lost(folder)
-
-
-@pytest.mark.slow
-def test_with_nobody_there_rounds_go_on_by_recall_until_the_silos_are_back(tmp_path: Path) -> None:
-    deadline = 20.0
-    # without anybody to wait for a round takes no time
-    folder = init(tmp_path / "federation", "training.rounds=2000", training_deadline=deadline)
-    with up(folder):
-        until(folder, lambda: done(folder) and done(folder)[-1]["present"] == [0, 1])
-        stopped = [one for silo in range(SILOS) for one in running(folder.silo(f"silo-{silo}").path)]
-        for process in stopped:
-            _send(process, signal.SIGSTOP)
-
-        def alone() -> list[dict[str, Any]]:
-            return [row for row in done(folder) if not row["present"]]
-
-        until(folder, lambda: len(alone()) >= 3)
-        for process in stopped:
-            _send(process, signal.SIGCONT)
-        assert all(row["recalled"] == [0, 1] for row in alone())
-        assert max(row["seconds"] for row in alone()) < deadline + 10
-        until(folder, lambda: done(folder)[-1]["present"] == [0, 1])
-    check_nothing_was_lost(folder)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("lie", "said"),
+    ("lie", "reason"),
     [
         ("huge update", "its reply is refused: it comes in 121 pieces"),
         ("huge zeros", "its reply is refused: its arrays unfold to 6"),
         ("huge digest", "its reply is refused: it comes in 119 pieces"),
-        ("huge note", "no reply to train in 60 s"),
+        ("huge note", f"no reply to train in {DEADLINE:g} s"),
     ],
 )
-def test_a_reply_of_600_megabytes_costs_the_moderator_no_memory(tmp_path: Path, lie: str, said: str) -> None:
-    folder = init(tmp_path / "federation")
-    silo = folder.silo("silo-0")
-    with up(folder):
-        until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
-        before = {program: peak(folder.moderator.path, program) for program in (APP, LINK)}
-        if "digest" in lie:  # it is asked for when a silo comes back
-            come_back(folder, silo)
-        make_liar(silo, lie)
-        missed = told(folder, rf"silo 0, round (\d+): {said}")
-        until(folder, lambda: missed in recalled_in(folder, 0))
-        write_programs(silo.programs)
-        until(folder, lambda: len(done(folder)) > missed + 1)
-        grown = growth(folder, before, lie)
-        assert grown[APP] < 50 * MEGABYTE, (before, grown)
-        assert grown[LINK] < 150 * MEGABYTE, (before, grown)
-        assert 1 in done(folder)[missed]["present"]
-        if lie != "huge note":
-            until(folder, lambda: rounds_of(folder, 0)[-1] > missed)
-        else:  # its node tries to send that one for longer than we want to wait
-            said_at_the_gate = (folder.moderator.logs / "superlink.log").read_text(encoding="utf-8")
-            assert re.search(r"push-object: it has 600,\d+,\d+ bytes, more than", said_at_the_gate)
-    check_nothing_was_lost(folder)
-
-
-FLOWERS_WAY = """
-from feddig.federation import requests as courier
-from feddig.federation import server_app
-from feddig.federation.flower_1_41.intake import PlainIntake
-
-courier.open_intake = PlainIntake
-app = server_app.app
-"""
+def test_a_reply_of_600_megabytes_costs_the_moderator_no_memory(
+    federation: RealFederation, lie: str, reason: str
+) -> None:
+    begun, moderator = len(federation.log()), federation.folder.moderator
+    before = {program: peak(moderator.path, program) for program in (APP, LINK)}
+    if "digest" in lie:  # the moderator asks for it when a silo returns
+        federation.restart_node(0)
+    federation.lie(0, lie)
+    missed = federation.wait_for_line(rf"silo 0, round (\d+): {reason}", begun)
+    federation.wait_for(lambda: missed in federation.recalled(0))
+    federation.be_honest(0)
+    federation.wait_for(lambda: len(federation.rows()) > missed + 1)
+    grown = growth(moderator.path, before, lie)
+    assert grown[APP] < 50 * MEGABYTE, (before, grown)
+    assert 1 in federation.rows()[missed]["present"]
+    if lie == "huge note":
+        said = (moderator.logs / "superlink.log").read_text(encoding="utf-8")
+        assert re.search(r"push-object: it has 600,\d+,\d+ bytes, more than", said)
+        federation.restart_node(0)  # the node would try to send it for longer than a test should wait
+    federation.wait_for(lambda: federation.present(0)[-1] > missed)
 
 
 @pytest.mark.slow
-def test_pulled_as_flower_does_it_600_megabytes_cost_the_moderator_gigabytes(tmp_path: Path) -> None:
-    folder = init(tmp_path / "federation")
-    silo, app = folder.silo("silo-0"), folder.moderator.app
-    (app / "flowers_way").mkdir()
-    (app / "flowers_way" / "__init__.py").write_text("", encoding="utf-8")
-    (app / "flowers_way" / "app.py").write_text(FLOWERS_WAY, encoding="utf-8")
-    project = (app / "pyproject.toml").read_text(encoding="utf-8")
-    changed = project.replace("feddig.federation.server_app:app", "flowers_way.app:app")
-    (app / "pyproject.toml").write_text(changed, encoding="utf-8")
-    with up(folder):
-        until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
-        before = {program: peak(folder.moderator.path, program) for program in (APP, LINK)}
-        make_liar(silo, "huge update")
-        missed = told(folder, r"silo 0, round (\d+): its reply is refused: its update has 600,000,128 bytes")
-        write_programs(silo.programs)
-        until(folder, lambda: len(done(folder)) > missed + 1)
-        grown = growth(folder, before, "huge update, as Flower does it")
-    assert grown[APP] > 1000 * MEGABYTE, (
-        "if this is small, Flower no longer needs our way of taking replies in"
-    )
+def test_after_everything_was_killed_the_next_start_continues_and_can_be_stopped(
+    federation: RealFederation,
+) -> None:
+    assert federation.process is not None
+    paused = [
+        *running(federation.silo(0).path),
+        *running(federation.folder.moderator.path, "federation\0moderator"),
+    ]
+    send(paused, signal.SIGSTOP)
+    federation.process.kill()
+    federation.process.wait()
+    before = federation.rows()
+    federation.start()
+    federation.wait_for(lambda: federation.present(0)[-1] >= len(before), seconds=300)
+    assert not any(map(is_alive, paused))
+    assert federation.rows()[: len(before)] == before
 
-
-@pytest.mark.slow
-def test_a_moderator_killed_in_the_joint_update_goes_on_from_the_last_finished_round(tmp_path: Path) -> None:
-    folder = init(
-        tmp_path / "federation",
-        "algorithm.name=feddig+feddyn",
-        "moderator.joint_epochs=150",
-        "training.rounds=4",
-    )
-    with up(folder) as process:
-        until(folder, in_state(folder, "joint", rounds=1), pause=0.02)
-        before = done(folder)
-        kill(folder.moderator.path, APP)
-        until(folder, lambda: len(done(folder)) > len(before))
-        assert done(folder)[: len(before)] == before
-        assert process.wait(240) == 0, log_of(folder)[-3000:]
-    check_nothing_was_lost(folder)
-    # nor of the model, or of what the algorithm remembers of each silo
-    assert compare_with_one_process(folder, tmp_path / "here", replay=True) <= 1e-5
-
-
-@pytest.mark.slow
-def test_a_killed_superlink_costs_at_most_one_round(tmp_path: Path) -> None:
-    folder = init(tmp_path / "federation")
-    with up(folder):
-        until(folder, in_state(folder, "training", rounds=1))
-        before = done(folder)
-        kill(folder.moderator.path, LINK)
-        until(folder, lambda: len(done(folder)) > len(before), seconds=300)
-        assert done(folder)[: len(before)] == before
-        until(folder, lambda: done(folder)[-1]["present"] == [0, 1], seconds=300)
-    check_nothing_was_lost(folder)
-
-
-@pytest.mark.slow
-def test_what_was_paused_when_everything_was_killed_does_not_block_the_next_start(tmp_path: Path) -> None:
-    folder = init(tmp_path / "federation")
-    silo = folder.silo("silo-0").path
-    with up(folder) as first:
-        until(folder, lambda: len(rounds_of(folder, 0)) >= 1)
-        paused = [*running(silo), *running(folder.moderator.path, "federation\0moderator")]
-        for process in paused:
-            _send(process, signal.SIGSTOP)
-        first.kill()
-        first.wait()
-        before = done(folder)
-        with up(folder):
-            until(folder, lambda: rounds_of(folder, 0)[-1] >= len(before), seconds=300)
-            assert not any(map(is_alive, paused))
-            assert done(folder)[: len(before)] == before
-    check_nothing_was_lost(folder)
-
-
-@pytest.mark.slow
-def test_a_digest_that_is_not_as_agreed_is_refused_and_the_others_go_on(tmp_path: Path) -> None:
-    folder = init(tmp_path / "federation")
-    silo = folder.silo("silo-1")
-    deployed = open_silo(silo.path, device="cpu")
-    digest = deployed.site.make_digest()
-    write_digest(silo.digest, replace(digest, facts={**digest.facts, "epsilon": 9.0}))
-    with up(folder):
-        until(folder, lambda: len(done(folder)) >= 2)
-        assert rounds_of(folder, 1) == recalled_in(folder, 1) == []
-        assert "silo 1, round 0: its digest is refused: its epsilon is 9.0" in log_of(folder)
-        assert standing(folder).content["silos"][1]["digest"] is None
-    assert read_contract(folder.contract).new_release is False
+    federation.process.terminate()
+    assert federation.wait() == 130
+    said = (federation.folder.path / "up.log").read_text(encoding="utf-8")
+    assert "continue with `feddig federation up" in said
+    assert not any(running(party) for party in federation.parties)

@@ -18,10 +18,11 @@ from safetensors.torch import save as save_torch
 from torch import Tensor
 
 from feddig import Digest, demo_experiment, make_digest, read_digest, write_digest
-from feddig.digest.digest import LARGEST_HEADER, check_digest, mix_groups
+from feddig.digest.digest import check_digest, mix_groups
+from feddig.digest.digest_file import LARGEST_HEADER
 from feddig.errors import DataError, FileFormatError, SettingError
 from feddig.files import write_tensors
-from feddig.privacy.mechanism import laplace_noise
+from feddig.privacy.mechanisms.paper_laplace import laplace_noise
 from feddig.runs.build import build_simulation
 from feddig.runs.release import describe_digest, digest_of_silo
 from feddig.seeds import seeded_uniforms
@@ -208,8 +209,8 @@ def test_noise_is_the_largest_feature_over_s_epsilon(seed: int) -> None:
         mix(features, torch.tensor([0, 1, 2]), silo=3, samples_per_digest=2, privacy=each, seed=seed)
         for each in (QUIET, privacy)
     )
-    noise = laplace_noise(torch.Size([1, 1]), 10 / (50 * 0.01), seeded_uniforms(seed, "noise", 3))
-    assert torch.equal(loud.features, quiet.features + noise)
+    noise = laplace_noise((1, 1), 10 / (50 * 0.01), seeded_uniforms(seed, "noise", 3))
+    assert torch.equal(loud.features, quiet.features + torch.from_numpy(noise))
 
 
 def test_labels_carry_no_noise() -> None:
@@ -609,7 +610,7 @@ def test_a_digest_file_is_described_in_words(path: Path) -> None:
         "mechanism": "none",
         "epsilon": 0.005,
         "scale_size": 20_000,
-        "random": "a seed: whoever knows it can remove the noise; for simulation only",
+        "random": "a seed, for simulation only: anyone who knows it can remove the noise",
         "promise": "no noise: record epsilon is infinite",
         "encoder": "an encoder's hash",
         "hash": digest.hash,

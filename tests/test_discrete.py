@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feddig.privacy import integer_noise
-from feddig.privacy.integer_noise import DiscreteGaussian, DiscreteLaplace, IntegerNoise, rounded_up
+from feddig.privacy.integer_noise import DiscreteGaussianNoise, DiscreteLaplaceNoise, IntegerNoise, rounded_up
 from feddig.privacy.samplers import (
     SeededSource,
     SystemSource,
@@ -32,16 +32,16 @@ TOO_FAR = 6.0
 DIGITS = 120
 
 NOISES = [
-    DiscreteLaplace(Fraction(1, 2)),
-    DiscreteLaplace(Fraction(7, 3)),
-    DiscreteLaplace(Fraction(50)),
-    DiscreteLaplace(Fraction(5000)),
-    DiscreteLaplace(Fraction(1_000_001, 10)),
-    DiscreteGaussian(Fraction(1, 4)),
-    DiscreteGaussian(Fraction(10, 3)),
-    DiscreteGaussian(Fraction(25)),
-    DiscreteGaussian(Fraction(500**2)),
-    DiscreteGaussian(Fraction(10**10 + 1, 3)),
+    DiscreteLaplaceNoise(Fraction(1, 2)),
+    DiscreteLaplaceNoise(Fraction(7, 3)),
+    DiscreteLaplaceNoise(Fraction(50)),
+    DiscreteLaplaceNoise(Fraction(5000)),
+    DiscreteLaplaceNoise(Fraction(1_000_001, 10)),
+    DiscreteGaussianNoise(Fraction(1, 4)),
+    DiscreteGaussianNoise(Fraction(10, 3)),
+    DiscreteGaussianNoise(Fraction(25)),
+    DiscreteGaussianNoise(Fraction(500**2)),
+    DiscreteGaussianNoise(Fraction(10**10 + 1, 3)),
 ]
 names = pytest.mark.parametrize("noise", NOISES, ids=str)
 
@@ -66,10 +66,10 @@ def probabilities(noise: IntegerNoise) -> tuple[np.ndarray, np.ndarray]:
     """All integers that have a noticeable probability, and that probability, by the definition."""
     reach = int(40 * noise.spread) + 60
     at = np.arange(-reach, reach + 1)
-    if isinstance(noise, DiscreteLaplace):
+    if isinstance(noise, DiscreteLaplaceNoise):
         weights = np.exp(-np.abs(at) / float(noise.scale))
     else:
-        assert isinstance(noise, DiscreteGaussian)
+        assert isinstance(noise, DiscreteGaussianNoise)
         weights = np.exp(-(at.astype(float) ** 2) / (2 * float(noise.variance)))
     return at, weights / weights.sum()
 
@@ -130,31 +130,31 @@ def test_draws_have_the_law_by_definition(noise: IntegerNoise) -> None:
 @names
 def test_a_scale_two_per_cent_off_would_be_noticed(noise: IntegerNoise, wrong: Fraction) -> None:
     other: IntegerNoise
-    if isinstance(noise, DiscreteLaplace):
-        other = DiscreteLaplace(noise.scale * wrong)
+    if isinstance(noise, DiscreteLaplaceNoise):
+        other = DiscreteLaplaceNoise(noise.scale * wrong)
     else:
-        assert isinstance(noise, DiscreteGaussian)
-        other = DiscreteGaussian(noise.variance * wrong**2)
+        assert isinstance(noise, DiscreteGaussianNoise)
+        other = DiscreteGaussianNoise(noise.variance * wrong**2)
     assert excess_by_size(other.draw(COUNT, SeededSource(1, "noise")), noise) > TOO_FAR
 
 
 def test_the_other_distribution_of_the_same_variance_would_be_noticed() -> None:
-    laplace, gaussian = DiscreteLaplace(Fraction(50)), DiscreteGaussian(Fraction(5000))
+    laplace, gaussian = DiscreteLaplaceNoise(Fraction(50)), DiscreteGaussianNoise(Fraction(5000))
     assert excess_by_size(laplace.draw(20_000, SeededSource(0)), gaussian) > TOO_FAR
     assert excess_by_size(gaussian.draw(20_000, SeededSource(0)), laplace) > TOO_FAR
 
 
 def test_a_pattern_in_the_cells_would_be_noticed() -> None:
-    noise = DiscreteLaplace(Fraction(5000))
+    noise = DiscreteLaplaceNoise(Fraction(5000))
     draws = noise.draw(COUNT, SeededSource(0))
     assert excess_by_remainder(np.where(draws % 64 == 63, draws - 1, draws), noise) > TOO_FAR
 
 
 COARSE = [
-    (DiscreteLaplace, Fraction(5000), 1),
-    (DiscreteLaplace, Fraction(1_000_001, 10), 1),
-    (DiscreteGaussian, Fraction(640**2), 10),
-    (DiscreteGaussian, Fraction(3 * 81920**2 + 1, 3), 10),
+    (DiscreteLaplaceNoise, Fraction(5000), 1),
+    (DiscreteLaplaceNoise, Fraction(1_000_001, 10), 1),
+    (DiscreteGaussianNoise, Fraction(640**2), 10),
+    (DiscreteGaussianNoise, Fraction(3 * 81920**2 + 1, 3), 10),
 ]
 coarse = pytest.mark.parametrize(("kind", "parameter", "fineness"), COARSE)
 """In cells this wide coins reject much, so that a wrong one shows; at 64 cells to a scale it hardly would."""
@@ -180,7 +180,7 @@ def lax(numerators: np.ndarray, denominator: int, words: Words) -> np.ndarray:
 def test_a_coin_that_is_a_little_off_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(integer_noise, "FINENESS", 1)
     monkeypatch.setattr(integer_noise, "bernoulli_exp", lax)
-    noise = DiscreteLaplace(Fraction(5000))
+    noise = DiscreteLaplaceNoise(Fraction(5000))
     draws = noise.draw(COUNT, SeededSource(1, "noise"))
     assert excess_by_place(draws, noise) > TOO_FAR
 
@@ -188,11 +188,11 @@ def test_a_coin_that_is_a_little_off_would_be_noticed(monkeypatch: pytest.Monkey
 def test_a_wrong_rise_within_cells_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(integer_noise, "FINENESS", 10)
     monkeypatch.setattr(
-        DiscreteGaussian,
+        DiscreteGaussianNoise,
         "rise",
         lambda noise, start, offset: offset * (start + offset) * noise.variance.denominator,
     )
-    noise = DiscreteGaussian(Fraction(640**2))
+    noise = DiscreteGaussianNoise(Fraction(640**2))
     assert excess_by_place(noise.draw(COUNT, SeededSource(1, "noise")), noise) > TOO_FAR
 
 
@@ -211,7 +211,7 @@ def test_draws_are_symmetric_and_have_the_variance(noise: IntegerNoise) -> None:
 
 
 def test_neighbours_are_independent() -> None:
-    draws = DiscreteGaussian(Fraction(10**6)).draw(COUNT, SeededSource(0)).reshape(-1, 2)
+    draws = DiscreteGaussianNoise(Fraction(10**6)).draw(COUNT, SeededSource(0)).reshape(-1, 2)
     assert abs(np.corrcoef(draws.T)[0, 1]) < TOO_FAR / math.sqrt(COUNT // 2)
 
 
@@ -304,7 +304,7 @@ def test_ties_are_decided_by_the_next_bits(
 
 def test_the_tail_beyond_the_table_is_drawn_too() -> None:
     """U = 1 - 2^-127 and a half of that: e^(-(j + 1) / 50) must have fallen below 1.5 x 2^-128."""
-    noise = DiscreteLaplace(Fraction(50))
+    noise = DiscreteLaplaceNoise(Fraction(50))
     drawn = scripted(2**64 - 2, 2**64 - 1, 2**62)
     (tail,) = noise._propose(1, drawn)
     expected = math.ceil(50 * math.log(2**128 / 1.5)) - 1
@@ -313,7 +313,7 @@ def test_the_tail_beyond_the_table_is_drawn_too() -> None:
 
 
 def test_a_size_beyond_the_table_is_kept_or_not_by_whole_numbers() -> None:
-    noise = DiscreteGaussian(Fraction(10**10))
+    noise = DiscreteGaussianNoise(Fraction(10**10))
     last = len(noise.table) - 1
     cells, offsets = np.full(5000, 12 * last), np.full(5000, noise.width - 1)
     rise = Fraction(noise.rise(12 * last * noise.width, noise.width - 1), noise.over)
@@ -326,7 +326,10 @@ def test_a_size_beyond_the_table_is_kept_or_not_by_whole_numbers() -> None:
 @given(st.fractions(Fraction(1, 64), 2**40, max_denominator=2**20))
 @settings(max_examples=40, deadline=None)
 def test_no_scale_overflows_sixty_four_bits(scale: Fraction) -> None:
-    for noise in (DiscreteLaplace(scale), DiscreteGaussian(rounded_up(min(scale**2, Fraction(2**60))))):
+    for noise in (
+        DiscreteLaplaceNoise(scale),
+        DiscreteGaussianNoise(rounded_up(min(scale**2, Fraction(2**60)))),
+    ):
         last = len(noise.table) - 1
         assert noise.rise(last * noise.width, noise.width - 1) <= noise.over < 2**63
         assert (last + 1) * noise.width < 2**50
@@ -390,7 +393,7 @@ def test_a_seed_gives_the_same_draws_on_any_number_of_threads(noise: IntegerNois
 
 
 def test_no_words_of_a_source_are_given_twice() -> None:
-    source, noise = SeededSource(0), DiscreteLaplace(Fraction(1000))
+    source, noise = SeededSource(0), DiscreteLaplaceNoise(Fraction(1000))
     first, second = noise.draw(1000, source), noise.draw(1000, source)
     assert not np.array_equal(first, second)
     blocks = noise.draw(2**17, source).reshape(2, -1)
@@ -398,7 +401,7 @@ def test_no_words_of_a_source_are_given_twice() -> None:
 
 
 def test_the_systems_draws_never_repeat_and_have_the_law() -> None:
-    noise = DiscreteLaplace(Fraction(5000))
+    noise = DiscreteLaplaceNoise(Fraction(5000))
     first, second = (noise.draw(COUNT, SystemSource(), 2) for _ in range(2))
     assert not np.array_equal(first, second)
     assert excess_by_size(first, noise) < TOO_FAR
@@ -417,7 +420,7 @@ def test_seeded_words_reach_both_ends() -> None:
 
 
 def test_no_draws_at_all() -> None:
-    assert DiscreteLaplace(Fraction(3)).draw(0, SystemSource()).shape == (0,)
+    assert DiscreteLaplaceNoise(Fraction(3)).draw(0, SystemSource()).shape == (0,)
 
 
 # --- parameters
@@ -426,15 +429,15 @@ def test_no_draws_at_all() -> None:
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: DiscreteLaplace(Fraction(0)), "scale must lie between 0.015625 and"),
-        (lambda: DiscreteLaplace(Fraction(-3)), "not at -3"),
-        (lambda: DiscreteLaplace(Fraction(2**41)), "not at 2.19902e"),
-        (lambda: DiscreteLaplace(Fraction(2**62 + 1, 2**62)), "does not fit 64-bit arithmetic"),
-        (lambda: DiscreteGaussian(Fraction(1, 2**13)), "variance must lie between"),
-        (lambda: DiscreteGaussian(Fraction(2**61)), "variance must lie between"),
-        (lambda: DiscreteLaplace.for_epsilon(0, 5), "epsilon must be a finite number above 0, not 0"),
-        (lambda: DiscreteLaplace.for_epsilon(math.nan, 5), "epsilon must be a finite number"),
-        (lambda: DiscreteGaussian.for_multiplier(math.inf, 5), "multiplier must be a finite number"),
+        (lambda: DiscreteLaplaceNoise(Fraction(0)), "scale must lie between 0.015625 and"),
+        (lambda: DiscreteLaplaceNoise(Fraction(-3)), "not at -3"),
+        (lambda: DiscreteLaplaceNoise(Fraction(2**41)), "not at 2.19902e"),
+        (lambda: DiscreteLaplaceNoise(Fraction(2**62 + 1, 2**62)), "does not fit 64-bit arithmetic"),
+        (lambda: DiscreteGaussianNoise(Fraction(1, 2**13)), "variance must lie between"),
+        (lambda: DiscreteGaussianNoise(Fraction(2**61)), "variance must lie between"),
+        (lambda: DiscreteLaplaceNoise.for_epsilon(0, 5), "epsilon must be a finite number above 0, not 0"),
+        (lambda: DiscreteLaplaceNoise.for_epsilon(math.nan, 5), "epsilon must be a finite number"),
+        (lambda: DiscreteGaussianNoise.for_multiplier(math.inf, 5), "multiplier must be a finite number"),
     ],
 )
 def test_parameters_that_cannot_be_held_are_refused(make: Callable[[], IntegerNoise], text: str) -> None:
@@ -444,7 +447,7 @@ def test_parameters_that_cannot_be_held_are_refused(make: Callable[[], IntegerNo
 
 def test_a_float_is_no_exact_parameter() -> None:
     with pytest.raises(TypeError, match=r"must be a Fraction, not 0\.3"):
-        DiscreteLaplace(0.3)  # type: ignore[arg-type]
+        DiscreteLaplaceNoise(0.3)  # type: ignore[arg-type]
 
 
 @settings(deadline=None)
@@ -459,7 +462,7 @@ def test_rounding_goes_up_and_not_far(value: Fraction) -> None:
 @settings(deadline=None)
 @given(st.floats(1e-3, 50), st.integers(1, 10**6))
 def test_the_promise_is_never_weaker_than_asked_for(epsilon: float, sensitivity: int) -> None:
-    promised = sensitivity / DiscreteLaplace.for_epsilon(epsilon, sensitivity).scale
+    promised = sensitivity / DiscreteLaplaceNoise.for_epsilon(epsilon, sensitivity).scale
     assert promised <= Fraction(epsilon)
     assert float(promised) == pytest.approx(epsilon, rel=1e-6)
 
@@ -468,11 +471,11 @@ def test_the_promise_is_never_weaker_than_asked_for(epsilon: float, sensitivity:
 @given(st.floats(0.1, 1000), st.integers(1, 10**10))
 def test_sigma_is_never_less_than_asked_for(multiplier: float, squared: int) -> None:
     exact = Fraction(multiplier) ** 2 * squared
-    variance = DiscreteGaussian.for_multiplier(multiplier, squared).variance
+    variance = DiscreteGaussianNoise.for_multiplier(multiplier, squared).variance
     assert exact <= variance
     assert float(variance) == pytest.approx(float(exact), rel=1e-6)
 
 
 def test_the_exact_parameter_is_told() -> None:
-    assert DiscreteLaplace.for_epsilon(3, 1).facts == {"noise_scale": "715827883/2147483648"}
-    assert DiscreteGaussian.for_multiplier(1.5, 4).facts == {"noise_variance": "9"}
+    assert DiscreteLaplaceNoise.for_epsilon(3, 1).facts == {"noise_scale": "715827883/2147483648"}
+    assert DiscreteGaussianNoise.for_multiplier(1.5, 4).facts == {"noise_variance": "9"}

@@ -14,10 +14,8 @@ from public_sets import write_all
 from test_mobilenet import draw_tensorflow_weights
 
 BENCHMARKS = {
-    "app_start": "--repeats 1",
     "chaos": "--rounds 8 --silos 2 --images 200",
     "digest_budget": "--rounds 2 --shares 0.5 --seeds 0",
-    "digest_making": "--images 400 --repeats 1 --device cpu",
     "encoder_recipes": "--seeds 1 --steps 2 --images 200",
     "encoder_scale": "--rounds 2 --scales 4",
     "feddig_variants": "--rounds 1",
@@ -26,33 +24,34 @@ BENCHMARKS = {
     "first_weights": "--rounds 1 --images 400 --seeds 0",
     "growth": "--images 800 --few-images 400 --repeats 1 --rounds 10 --silos 4 --digests 1 --device cpu",
     "mobilenet_probe": "--images 60 --test-images 20",
-    "noise_aware": "--epsilons 8 --spd 16 --mixings within-class",
-    "paper_round": "--images 400 --repeats 1 --device cpu --only fedavg",
-    "peers": "--peers plain,feddig --images 40 --rounds 2",
     "precision": "--rounds 1 --seeds 0 --precisions fp32",
     "privacy_figures": "--images 1200 --joint-steps 1 --steps 2 --rounds 1 --device cpu --out pictures",
     "privacy_table": "--cells within-class-8-4-seed-0 --rounds 2 --joint-steps 2 --classifier small --device cpu "
     "--limit 600 --min-samples 64 --out cells",
     "step_profile": "",
     "unmixing": "--digests 4",
-    "update_lengths": "--rounds 1 --images 400 --bases fedavg",
     "who_leaves_last": "--rounds 2 --cases 1:index --algorithms feddig",
 }
 """What is added to a benchmark's command so that it takes seconds; those of federations take minutes."""
 
-ON_FLOWER = {"app_start", "chaos", "federation_overhead", "update_lengths"}
-"""Benchmarks that need the extra."""
+ON_FLOWER = {"chaos", "federation_overhead"}
+"""Benchmarks that start a federation."""
+
+IN_TEST_BENCHMARKS = {"app_start", "digest_making", "noise_aware", "paper_round", "peers", "update_lengths"}
+"""Benchmarks that test_benchmarks.py runs; that they take the documented options is seen in test_commands.py."""
 
 BLOCKS = [command for page in pages() for command in commands_of(page)]
 QUOTED = [command for page in pages() for command in quoted_commands(page)]
 IN_BLOCKS = {command.words[1] for command in BLOCKS if command.starts_with("python")}
 SHOWN_BENCHMARKS = [
-    command
+    pytest.param(command, marks=[pytest.mark.process] if Path(command.words[1]).stem in ON_FLOWER else [])
     for command in {
         command.words: command
         for command in [*BLOCKS, *(quoted for quoted in QUOTED if quoted.words[1] not in IN_BLOCKS)]
     }.values()
-    if command.starts_with("python") and Path(command.words[1]).parent.name == "benchmarks"
+    if command.starts_with("python")
+    and Path(command.words[1]).parent.name == "benchmarks"
+    and Path(command.words[1]).stem not in IN_TEST_BENCHMARKS
 ]
 """Those that the documents show, each once; what a sentence quotes is run if no block shows its script."""
 

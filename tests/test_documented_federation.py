@@ -1,4 +1,4 @@
-"""The commands of docs/federation.md that last: they are run in the page's order, as real processes, with few rounds.
+"""The documented commands of a federation, run in the guide's order as real processes, with few rounds.
 
 What they add to the documented words are options that anybody may give; where the page names a machine, it is this one.
 """
@@ -19,21 +19,22 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-from documented import Command, commands_of
+from documented import Command, commands_of, pages
 from feddig.federation.processes.processes import free_port
 from folders import rows
 from real_parties import stop
 
 pytestmark = [
     pytest.mark.flower,
+    pytest.mark.process,
     pytest.mark.slow,
     pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="finds processes in /proc"),
 ]
 
 ROUNDS = 2
-PAGE = "docs/federation.md"
 SMALL = f"--set model.classifier=small --set training.rounds={ROUNDS} --set training.threads=1 --training-deadline 90"
 WAIT = 240.0
+COMMANDS = [command for page in pages() for command in commands_of(page)]
 
 
 @pytest.fixture(autouse=True)
@@ -43,9 +44,9 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def documented(beginning: str) -> Command:
-    """Give the page's first command that begins so; none is a failure."""
-    found = [command for command in commands_of(PAGE) if command.starts_with(beginning)]
-    assert found, f"{PAGE} has no command `{beginning}` any more"
+    """Return the first command of the documents that begins so; none is a failure."""
+    found = [command for command in COMMANDS if command.starts_with(beginning)]
+    assert found, f"no document has a command `{beginning}` any more"
     return found[0]
 
 
@@ -99,8 +100,8 @@ def test_a_rehearsal_goes_as_the_page_says() -> None:
         f"{SMALL} --set data.limit=400 --digest-deadline 90 --port {free_port()}",
     )
     up, status = documented("feddig federation up"), documented("feddig federation status")
-    as_json = Command(PAGE, (*status.words, "--json"))
-    assert as_json in commands_of(PAGE)
+    as_json = Command(status.page, (*status.words, "--json"))
+    assert as_json in COMMANDS
     with going_on([(up, Path())], Path("trial")) as (process,):
         until(Path("trial/moderator/status.json").exists, process)
         said = do(status)
@@ -144,7 +145,7 @@ def make_keys(names: Sequence[str]) -> None:
     key = documented("feddig federation key")
     Path("keys").mkdir()
     for name in names:
-        do(Command(PAGE, (*key.words[:3], name)))
+        do(Command(key.page, (*key.words[:3], name)))
         shutil.copy(Path(name, "key.pub"), Path("keys", f"{name}.pub"))
 
 

@@ -4,6 +4,7 @@ import importlib.util
 import inspect
 import pkgutil
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def test_the_page_of_settings_is_what_the_settings_say() -> None:
     assert spec.loader is not None
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
-    found = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    found = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
     assert found == tool.page(), "run tools/document_settings.py"
 
 
@@ -56,12 +57,44 @@ def test_links_between_documents_lead_somewhere() -> None:
 def test_keys_that_documents_quote_exist() -> None:
     known = set(keys())
     sections = {key.split(".")[0] for key in known if "." in key}
-    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
         text = page.read_text(encoding="utf-8")
         objects = named_objects(text) if page.name == "symbols.md" else []
         for quoted in re.findall(r"`((?:{})\.[a-z_.]+)(?: = [^`]*)?`".format("|".join(sections)), text):
             known_otherwise = quoted in objects or quoted.endswith((".py", ".toml", ".safetensors"))
             assert quoted.rstrip(".") in known or known_otherwise, f"{page.name}: {quoted}"
+
+
+def test_the_readme_fits_in_90_lines() -> None:
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 90
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "guide").glob("*.md")), ids=lambda page: page.stem)
+def test_a_guide_fits_on_two_screens(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    assert len(text.split()) <= 900
+
+
+def test_the_architecture_names_the_files_of_a_round_and_they_exist() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text.split("## Follow one round")[1].split("\n## ")[0]
+    named = re.findall(r"^\| \[`([^`]+)`\]", table, flags=re.MULTILINE)
+    assert named[0] == "training.py"
+    assert 6 <= len(named) <= 8
+    for name in [*named, *re.findall(r"`([\w/]+\.py)`", table)]:
+        assert (ROOT / "src" / "feddig" / "core" / name).is_file(), name
+    folders = {path.parent.name for path in (ROOT / "src" / "feddig").glob("*/__init__.py")}
+    assert {
+        name for row in re.findall(r"^\| (`.*?/`) \|", text, re.MULTILINE) for name in re.findall(r"\w+", row)
+    } == folders
+
+
+def test_the_architectures_layers_are_the_contracts() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
+    (layers,) = [contract["layers"] for contract in contracts["contracts"] if contract["type"] == "layers"]
+    assert "```text\n" + "\n".join(layers) + "\n```" in text
 
 
 def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,8 +107,19 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert (tmp_path / "results" / "from-python" / "summary.json").exists()
 
 
-def test_the_readmes_experiment_is_a_valid_one(tmp_path: Path) -> None:
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def test_what_the_documents_python_imports_exists() -> None:
+    blocks = [
+        block
+        for page in (ROOT / "docs").rglob("*.md")
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    ]
+    assert blocks
+    for block in blocks:
+        exec("\n".join(re.findall(r"^(?:from|import) .*$", block, flags=re.MULTILINE)), {})
+
+
+def test_the_first_experiment_is_a_valid_one(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "guide" / "first-experiment.md").read_text(encoding="utf-8")
     (toml,) = re.findall(r"```toml\n(.*?)```", text, flags=re.DOTALL)
     (tmp_path / "mine.toml").write_text(toml, encoding="utf-8")
     experiment = read_experiment(tmp_path / "mine.toml")
@@ -101,26 +145,28 @@ def look_up(name: str) -> Any:
 
 
 def test_every_object_that_the_symbols_name_exists() -> None:
-    names = named_objects((ROOT / "docs" / "symbols.md").read_text(encoding="utf-8"))
+    names = named_objects((ROOT / "docs" / "reference" / "symbols.md").read_text(encoding="utf-8"))
     assert len(names) > 50
     for name in names:
         assert look_up(name) is not None, name
 
 
-@pytest.mark.parametrize("name", ["silo.Sillo", "messages.Reply.updates", "digest.make_digest(featuress)"])
+@pytest.mark.parametrize(
+    "name", ["core.silo.Sillo", "core.messages.Reply.updates", "digest.digest.make_digest(featuress)"]
+)
 def test_an_object_that_does_not_exist_is_noticed(name: str) -> None:
     with pytest.raises((AttributeError, KeyError)):
         look_up(name)
 
 
 def test_the_round_in_a_drawing_names_methods_that_exist() -> None:
-    text = (ROOT / "docs" / "one-round.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "explanation" / "one-round.md").read_text(encoding="utf-8")
     drawn = (ROOT / "docs" / "images" / "one-round.svg").read_text(encoding="utf-8")
     homes = {
-        "Silo": "silo",
-        "Moderator": "moderator",
-        "Algorithm": "algorithms.base",
-        "Engine": "engines.base",
+        "Silo": "core.silo",
+        "Moderator": "core.moderator",
+        "Algorithm": "core.algorithms.base",
+        "Engine": "core.engine",
     }
     names = re.findall(r"\b([A-Z][A-Za-z]+)\.([a-z_]+)\b", " ".join(re.findall(r"`([^`]+)`", text)) + drawn)
     assert len(names) > 15
@@ -129,13 +175,13 @@ def test_the_round_in_a_drawing_names_methods_that_exist() -> None:
 
 
 def test_the_page_of_the_api_has_every_public_name() -> None:
-    text = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "api.md").read_text(encoding="utf-8")
     shown = re.findall(r"^::: feddig\.(\w+)$", text, flags=re.MULTILINE)
     assert sorted(shown) == [name for name in feddig.__all__ if name != "__version__"]
 
 
 def test_every_algorithm_has_a_section_that_says_where_it_differs() -> None:
-    text = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "reference" / "algorithms.md").read_text(encoding="utf-8")
     sections = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", text, flags=re.MULTILINE))
     del sections["What all of them share"]
     assert {title.lower() for title in sections} >= {*BASES, *FEDDIG, "frozen", "centralised", "digests-only"}

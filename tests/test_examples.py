@@ -28,7 +28,7 @@ from feddig.experiment.toml import experiment_from_table
 from feddig.files import read_tensors
 from feddig.models.encoder import load_encoder
 from feddig.models.flat import FlatNetwork
-from feddig.privacy.mechanism import laplace_scale
+from feddig.privacy.mechanisms.paper_laplace import laplace_scale
 from feddig.runs.build import Simulation, build_simulation
 from feddig.seeds import seeded_uniforms, torch_stream
 from feddig.settings import DigestSettings, PrivacySettings
@@ -306,6 +306,7 @@ def accuracies(printed: str, pattern: str) -> list[float]:
     return found
 
 
+@pytest.mark.slow
 def test_own_data_draws_a_folder_and_lets_the_silo_that_matters_leave(tmp_path: Path) -> None:
     printed = run_example("own_data", "--rounds", "4", "--out", str(tmp_path / "results"), folder=tmp_path)
     assert re.search(r"^images of each class: silo 0 \[\d+, \d+, \d+, \d+\] silo 1 ", printed)
@@ -319,6 +320,7 @@ def test_own_data_draws_a_folder_and_lets_the_silo_that_matters_leave(tmp_path: 
     assert "stripes" in report_of(printed)
 
 
+@pytest.mark.slow
 def test_own_data_takes_the_folder_that_it_is_given(tmp_path: Path) -> None:
     images = load_example("own_data").draw_folder(tmp_path / "photos")
     printed = run_example(
@@ -338,6 +340,7 @@ def test_own_data_takes_the_folder_that_it_is_given(tmp_path: Path) -> None:
     assert present.tolist() == [[1, 1], [1, 1], [1, 1], [1, 0]]
 
 
+@pytest.mark.slow
 def test_own_model_shows_a_misfit_and_trains_what_fits(tmp_path: Path) -> None:
     printed = run_example("own_model", "--rounds", "3", "--out", str(tmp_path / "results"), folder=tmp_path)
     assert printed.startswith(
@@ -348,6 +351,7 @@ def test_own_model_shows_a_misfit_and_trains_what_fits(tmp_path: Path) -> None:
     assert "feddig" in report_of(printed)
 
 
+@pytest.mark.slow
 def test_own_model_can_replace_the_extractor_alone(tmp_path: Path) -> None:
     out = tmp_path / "results"
     printed = run_example(
@@ -359,6 +363,7 @@ def test_own_model_can_replace_the_extractor_alone(tmp_path: Path) -> None:
     assert any("refine" in name for name in tensors), "the model holds our extractor"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "rounds", "seeds"), [("breast-cancer", 12, 1), ("wine", 6, 2)])
 def test_tabular_runs_on_tables(name: str, rounds: int, seeds: int, tmp_path: Path) -> None:
     pytest.importorskip("sklearn", reason="scikit-learn, of the extra dev, is not there")

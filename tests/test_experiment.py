@@ -345,7 +345,8 @@ def test_the_papers_mechanism_is_not_asked_for_what_it_does_not_do(asked: str) -
     complaint = refused(f"privacy.{asked}")
     assert complaint.startswith(f"privacy.{key}: ")
     assert "paper-laplace" in complaint
-    assert complaint.endswith("or set privacy.mechanism to discrete-laplace or discrete-gaussian")
+    users = "discrete-gaussian" if key == "delta" else "discrete-laplace or discrete-gaussian"
+    assert complaint.endswith(f"or set privacy.mechanism to {users}")
     assert read_experiment(None, [f"privacy.{asked}", "privacy.mechanism=none"]).privacy.mechanism == "none"
 
 

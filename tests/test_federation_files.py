@@ -1,12 +1,15 @@
-"""Setting a federation up: what is written for whom, what a rehearsal deals out, and how status is shown."""
+"""`federation init`: the files of each party, the data of a rehearsal; and how the status is shown."""
 
+import importlib
 import io
 import json
 import os
 import shutil
 import ssl
 import stat
+import tomllib
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -25,8 +28,9 @@ from feddig.experiment.setup import lay_out
 from feddig.federation.certificates import read_fingerprint
 from feddig.federation.contract import Contract, read_contract
 from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFolder
-from feddig.federation.processes.host import MOST_FAILURES, Failures
-from feddig.federation.processes.watchdog import choose_display
+from feddig.federation.processes import moderator_process
+from feddig.federation.processes.moderator_process import MOST_FAILURES, Failures
+from feddig.federation.processes.up import choose_display
 from feddig.federation.silo_data import load_silo_data, load_test_set, read_silo_file, write_silo_file
 from feddig.federation.status import Status
 from feddig.models.encoder import encoder_hash, load_encoder, save_encoder
@@ -76,10 +80,32 @@ def test_every_party_gets_the_same_contract_and_what_it_needs(rehearsed: Federat
         assert contract.hash in silo.run_sheet.read_text(encoding="utf-8")
         assert "feddig federation silo ." in silo.run_sheet.read_text(encoding="utf-8")
     assert "feddig federation moderator ." in whole.moderator.run_sheet.read_text(encoding="utf-8")
-    assert (whole.moderator.app / "pyproject.toml").is_file()
 
 
-def test_secrets_are_for_their_owner_and_the_authoritys_key_goes_to_nobody(
+def test_a_moderators_folder_of_the_last_release_gets_the_app_of_this_one(
+    rehearsed: FederationFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = ModeratorFolder(tmp_path / "moderator")
+    shutil.copytree(rehearsed.moderator.path, folder.path)
+    folder.app.mkdir()
+    old = '[tool.flwr.app.components]\nserverapp = "feddig.flower.server_app:app"\n'
+    (folder.app / "pyproject.toml").write_text(old, encoding="utf-8")
+
+    def stop(*_: object) -> None:
+        raise FedDigError("as far as the SuperLink")
+
+    monkeypatch.setattr(moderator_process, "_start_superlink", stop)
+    with pytest.raises(FedDigError, match="as far as the SuperLink"):
+        moderator_process.run_moderator(folder, Event())
+    project = tomllib.loads((folder.app / "pyproject.toml").read_text(encoding="utf-8"))
+    components = project["tool"]["flwr"]["app"]["components"]
+    assert set(components) == {"serverapp", "clientapp"}
+    for place in components.values():
+        module, _, name = place.partition(":")
+        assert hasattr(importlib.import_module(module), name)
+
+
+def test_only_owners_can_read_secrets_and_nobody_gets_the_authoritys_key(
     rehearsed: FederationFolder,
 ) -> None:
     whole = rehearsed
@@ -93,7 +119,7 @@ def test_secrets_are_for_their_owner_and_the_authoritys_key_goes_to_nobody(
     assert trust.cert_store_stats()["x509_ca"] == 1
 
 
-def test_a_rehearsal_deals_out_what_one_process_would_train_on(rehearsed: FederationFolder) -> None:
+def test_a_rehearsal_splits_the_data_as_one_process_does(rehearsed: FederationFolder) -> None:
     contract = read_contract(rehearsed.contract)
     layout = lay_out(contract.experiment)
     assert layout.experiment == contract.experiment, "the contract leaves nothing open"
@@ -110,7 +136,7 @@ def test_a_rehearsal_deals_out_what_one_process_would_train_on(rehearsed: Federa
     assert np.array_equal(test.labels, layout.dataset.test.labels)
 
 
-def test_a_silos_folder_is_whole_in_itself(rehearsed: FederationFolder, tmp_path: Path) -> None:
+def test_a_silos_folder_can_be_moved(rehearsed: FederationFolder, tmp_path: Path) -> None:
     moved = SiloFolder(tmp_path / "elsewhere")
     shutil.copytree(rehearsed.silo("south").path, moved.path)
     file = read_silo_file(moved.silo_file)
@@ -119,12 +145,12 @@ def test_a_silos_folder_is_whole_in_itself(rehearsed: FederationFolder, tmp_path
     assert len(train) > len(validation) > 0
 
 
-def test_nothing_is_written_over_a_federation_or_left_of_a_failure(
+def test_no_federation_is_overwritten_and_a_failure_leaves_no_files(
     rehearsed: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = sorted(rehearsed.path.parent.iterdir())
     said = refused(capsys, "init", rehearsed.path, "--silos", 2)
-    assert "is there already" in said
+    assert ": exists; choose a new folder" in said
     assert sorted(rehearsed.path.parent.iterdir()) == before
     said = refused(capsys, "init", tmp_path / "x", "--names", "a b,c", *SMALL)
     assert "'a b' cannot be a name" in said
@@ -143,7 +169,7 @@ def test_nothing_is_written_over_a_federation_or_left_of_a_failure(
         (["--silos", 2, "--set", "data.split=[1, 0, 0]"], "data.split: leaves silo 0 without validation"),
         (
             ["--silos", 2, "--classes", "a,b", "--image", "1x28x28", "--set", "privacy.random=seeded"],
-            "privacy.random: seeded noise can be taken off",
+            "privacy.random: everybody who knows the seed can remove",
         ),
         (
             ["--silos", 2, "--classes", "a,b", "--image", "1x28x28", "--set", "algorithm.name=feddig+feddyn"],
@@ -158,7 +184,7 @@ def test_a_mistake_is_one_line(
     assert not (tmp_path / "f").exists()
 
 
-def test_a_real_federation_holds_no_data_and_its_encoder_goes_to_everybody(tmp_path: Path) -> None:
+def test_a_real_federation_holds_no_data_and_every_party_gets_its_encoder(tmp_path: Path) -> None:
     encoder = make_encoder(1, 0, 2)
     save_encoder(tmp_path / "ours.safetensors", encoder, {})
     options = ["--set", f"digest.encoder={tmp_path / 'ours.safetensors'}"]
@@ -264,7 +290,7 @@ def test_status_shows_who_is_here_and_whose_digest_is_held(
     assert told == {**STATUS, "running": False}
 
 
-def test_a_process_of_somebody_else_is_not_the_moderator(
+def test_another_process_is_not_taken_for_the_moderator(
     rehearsed: FederationFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rehearsed.moderator.status.write_text(json.dumps(STATUS | {"pid": os.getppid()}), encoding="utf-8")
@@ -279,7 +305,7 @@ def test_a_damaged_status_is_one_line(
     rehearsed.moderator.status.write_text(content, encoding="utf-8")
     assert "status.json" in refused(capsys, "status", rehearsed.path)
     rehearsed.moderator.status.unlink()
-    assert "is not there yet" in refused(capsys, "status", rehearsed.path)
+    assert "does not exist yet" in refused(capsys, "status", rehearsed.path)
 
 
 def test_a_renewed_certificate_is_for_the_same_hosts_and_the_same_authority(
@@ -336,14 +362,14 @@ def test_up_has_nothing_to_do_when_all_rounds_are_done(
 def test_the_moderator_gives_up_only_when_no_round_gets_done(tmp_path: Path) -> None:
     folder = ModeratorFolder(tmp_path)
     failures = Failures(folder)
-    waits = [failures.note("it fell over") for _ in range(MOST_FAILURES - 1)]
+    waits = [failures.add("it fell over") for _ in range(MOST_FAILURES - 1)]
     assert waits == [1.0, 2.0, 4.0, 8.0]
     folder.status.write_text(json.dumps(STATUS), encoding="utf-8")
-    assert failures.note("it fell over again") == 1.0, "four rounds were done meanwhile"
+    assert failures.add("it fell over again") == 1.0, "four rounds were done meanwhile"
     for _ in range(MOST_FAILURES - 2):
-        failures.note("it fell over")
+        failures.add("it fell over")
     with pytest.raises(FedDigError, match=r"5 times without finishing a round \(it fell over\)"):
-        failures.note("it fell over")
+        failures.add("it fell over")
 
 
 def test_progress_is_a_line_when_something_changes() -> None:

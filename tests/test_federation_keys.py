@@ -1,4 +1,4 @@
-"""Silos that make their own keys: the private halves never leave them, and the federation knows them all the same."""
+"""Silos that make their own keys: the federation is set up from the public keys alone."""
 
 import json
 import shutil
@@ -39,7 +39,7 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
-    """Give the folder in which the organiser collects what the silos sent."""
+    """Return the folder with the public keys that the silos sent."""
     folder = tmp_path / "keys"
     folder.mkdir()
     for name in NAMES:
@@ -54,7 +54,7 @@ def whole(tmp_path: Path, keys: Path) -> FederationFolder:
     return FederationFolder(tmp_path / "federation")
 
 
-def test_a_silo_makes_its_own_key_and_tells_its_fingerprint(
+def test_a_silo_makes_its_own_key_and_sees_its_fingerprint(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     feddig("key", tmp_path / "north")
@@ -63,7 +63,7 @@ def test_a_silo_makes_its_own_key_and_tells_its_fingerprint(
     assert read_fingerprint(silo.public_key) == read_key_fingerprint(silo.key) == said.split()[-1]
     assert stat.S_IMODE(silo.key.stat().st_mode) == 0o600
     before = silo.key.read_bytes()
-    assert "key: is there already" in refused(capsys, "key", tmp_path / "north")
+    assert "key: exists; a new key" in refused(capsys, "key", tmp_path / "north")
     assert silo.key.read_bytes() == before
     feddig("key", tmp_path / "south", "--json")
     told = json.loads(capsys.readouterr().out)
@@ -99,7 +99,7 @@ def test_a_silo_runs_only_with_the_key_that_it_made(whole: FederationFolder, tmp
     check_folder(silo)
 
 
-def test_names_say_the_silos_order(tmp_path: Path, keys: Path) -> None:
+def test_names_set_the_silos_order(tmp_path: Path, keys: Path) -> None:
     feddig("init", tmp_path / "f", "--keys", keys, "--names", "north,east", *REAL)
     contract = read_contract(tmp_path / "f" / "federation.toml")
     assert [member.name for member in contract.members] == ["north", "east"]
@@ -117,7 +117,7 @@ def test_a_mistake_with_keys_is_one_line_and_leaves_nothing(
     wanted = ("--names", "north,west")
     assert "west.pub: is no public key" in refused(capsys, "init", target, "--keys", keys, *wanted, *REAL)
     shutil.copyfile(keys / "north.pub", keys / "west.pub")
-    assert "stands there twice" in refused(capsys, "init", target, "--keys", keys, *REAL)
+    assert "is listed twice" in refused(capsys, "init", target, "--keys", keys, *REAL)
     shutil.copyfile(tmp_path / "homes" / "north" / "key", keys / "west.pub")
     assert "west.pub: is no public key" in refused(capsys, "init", target, "--keys", keys, *REAL)
     assert not target.exists()

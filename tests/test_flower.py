@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from documented import ROOT, commands_of
+from documented import ROOT, commands_of, pages
 from feddig import run
 from feddig.experiment.toml import experiment_from_table, write_experiment
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-pytestmark = pytest.mark.flower
+pytestmark = [pytest.mark.flower, pytest.mark.process]
 
 BASES = ("fedavg", "fedprox", "fednova", "feddyn", "adabest")
 
@@ -78,7 +78,8 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="finds left-over processes in /proc")
 @pytest.mark.usefixtures("quiet", "own_home")
 def test_flwr_run_takes_the_example_as_it_is(tmp_path: Path) -> None:
-    (command,) = [command for command in commands_of("docs/flower.md") if command.words[0] == "flwr"]
+    commands = [command for page in pages() for command in commands_of(page)]
+    command = next(command for command in commands if command.words[0] == "flwr")
     # as many silos as the command has supernodes
     experiment = experiment_from_table({**EXPERIMENT, "data": {**EXPERIMENT["data"], "silos": 4}})
     (tmp_path / "mine.toml").write_text(write_experiment(experiment), encoding="utf-8")
@@ -93,6 +94,7 @@ def test_flwr_run_takes_the_example_as_it_is(tmp_path: Path) -> None:
     assert (summary["algorithm"], summary["rounds"]) == ("feddig", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quiet")
 def test_every_algorithm_gives_in_flowers_simulation_what_it_gives_in_one_process(tmp_path: Path) -> None:
     files = []

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from feddig.federation import server_app
-from feddig.federation.flower_1_41.app_folder import write_app
+from feddig.federation.flower_1_41.control import write_app
 
 pytestmark = pytest.mark.flower
 

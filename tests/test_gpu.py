@@ -226,9 +226,9 @@ def test_a_network_that_cannot_be_recorded_is_trained_step_by_step(caplog: pytes
 def test_kernels_that_do_not_work_here_are_noticed_and_not_used(
     fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from feddig.gpu.kernels import stage
+    from feddig.gpu.kernels import conv_pool
 
-    true = stage.convolve_pool_gradients
+    true = conv_pool.convolve_pool_gradients
 
     def faulty(*arguments: Tensor, **options: bool) -> tuple[Tensor | None, Tensor, Tensor]:
         if fault == "broken":
@@ -236,7 +236,7 @@ def test_kernels_that_do_not_work_here_are_noticed_and_not_used(
         of_images, of_weight, of_bias = true(*arguments, **options)
         return of_images, of_weight.flip(0), of_bias
 
-    monkeypatch.setattr(stage, "convolve_pool_gradients", faulty)
+    monkeypatch.setattr(conv_pool, "convolve_pool_gradients", faulty)
     source, training = image_source(), TrainingSettings(batch=64, lr=0.01, precision="fp32")
     recorded, _ = train(source, training, None, Recorder())
     assert "our kernels do not work here" in caplog.text

@@ -15,18 +15,14 @@ from feddig.errors import DataError, SettingError
 from feddig.privacy.clipping import (
     NORMS,
     Clip,
-    Contract,
     clip_for,
     clip_records,
-    gaussian_noise_for,
-    laplace_noise_for,
-    noise_deviation,
     quantise,
     received_features,
     release_sums,
     sum_records,
 )
-from feddig.privacy.integer_noise import DiscreteGaussian, DiscreteLaplace
+from feddig.privacy.integer_noise import DiscreteGaussianNoise, DiscreteLaplaceNoise
 from feddig.privacy.labels import (
     count_labels,
     keep_fraction,
@@ -34,23 +30,26 @@ from feddig.privacy.labels import (
     randomise_labels,
     soft_labels,
 )
+from feddig.privacy.mechanisms import MECHANISMS, Randomness, Samples, public_facts
 from feddig.privacy.samplers import SeededSource, SystemSource
+from feddig.settings import DigestSettings, PrivacySettings
 
 ONE = Fraction(1)
-SIGNS = (False, True)
 
-clips = st.builds(
-    Clip, st.sampled_from(NORMS), st.integers(1, 2**16), st.just(ONE), st.sampled_from(SIGNS)
-)  # fmt: skip
+clips = st.builds(Clip, st.sampled_from(NORMS), st.integers(1, 2**16), st.just(ONE))
 records = arrays(
     np.int64, st.tuples(st.integers(1, 4), st.integers(1, 9)), elements=st.integers(-(2**26), 2**26)
 )
 
 
+def laplace_noise_for(clip: Clip, elements: int, epsilon: float) -> DiscreteLaplaceNoise:
+    return DiscreteLaplaceNoise.for_epsilon(epsilon, clip.l1_sensitivity(elements))
+
+
 def holds(record: np.ndarray, clip: Clip) -> bool:
     """Whether a record is within its clip, by Python's own integers."""
     entries = [int(entry) for entry in record]
-    if not clip.signed and min(entries) < 0:
+    if min(entries) < 0:
         return False
     if clip.norm == "l1":
         return sum(map(abs, entries)) <= clip.bound
@@ -87,16 +86,13 @@ def test_a_record_is_clipped_alike_in_any_company(raw: np.ndarray, clip: Clip) -
     ("clip", "clipped"),
     [
         (Clip("l1", 10, ONE), [[4, 0, 5], [1, 0, 2]]),
-        (Clip("l1", 10, ONE, signed=True), [[3, -2, 4], [1, -5, 2]]),
         (Clip("l2", 5, ONE), [[3, 0, 3], [1, 0, 2]]),
-        (Clip("l2", 5, ONE, signed=True), [[2, -2, 3], [0, -4, 1]]),
         (Clip("box", 4, ONE), [[4, 0, 4], [1, 0, 2]]),
-        (Clip("box", 4, ONE, signed=True), [[4, -4, 4], [1, -4, 2]]),
     ],
     ids=str,
 )
 def test_clips_by_hand(clip: Clip, clipped: list[list[int]]) -> None:
-    """8, -6, 10: the sum is 24, the root of squares just above 14; unsigned 18 and just below 13."""
+    """8, -6, 10: without the value below zero the sum is 18, the root of squares just below 13."""
     assert clip_records(np.array([[8, -6, 10], [1, -5, 2]]), clip).tolist() == clipped
 
 
@@ -183,14 +179,13 @@ def farthest(clip: Clip, elements: int, values: tuple[float, ...]) -> tuple[int,
     return max(int(gap.sum(2).max()) for gap in apart), max(int((gap**2).sum(2).max()) for gap in apart)
 
 
-@pytest.mark.parametrize("signed", SIGNS)
 @pytest.mark.parametrize("elements", [1, 2, 3])
 @pytest.mark.parametrize("bound", [1, 2, 3, 4])
 @pytest.mark.parametrize("norm", NORMS)
 def test_no_two_neighbours_are_farther_apart_than_the_sensitivity(
-    norm: str, bound: int, elements: int, signed: bool
+    norm: str, bound: int, elements: int
 ) -> None:
-    clip = Clip(norm, bound, ONE, signed)
+    clip = Clip(norm, bound, ONE)
     l1, squared_l2 = farthest(clip, elements, VALUES)
     assert l1 <= clip.l1_sensitivity(elements)
     assert squared_l2 <= clip.squared_l2_sensitivity(elements)
@@ -200,10 +195,7 @@ def test_no_two_neighbours_are_farther_apart_than_the_sensitivity(
     ("clip", "elements", "l1", "squared_l2"),
     [
         (Clip("l1", 3, ONE), 2, 6, 18),
-        (Clip("l1", 3, ONE, signed=True), 2, 6, 36),
         (Clip("box", 3, ONE), 3, 9, 27),
-        (Clip("box", 3, ONE, signed=True), 2, 12, 72),
-        (Clip("l2", 4, ONE, signed=True), 1, 8, 64),
     ],
     ids=str,
 )
@@ -216,7 +208,6 @@ def test_the_sensitivities_of_the_design_notes() -> None:
     """L1 ball 2 C; L2 ball sqrt(2) C; box [0, c]: ell c and sqrt(ell) c, all in steps."""
     assert Clip("l1", 7, ONE).l1_sensitivity(256) == 14
     assert Clip("l2", 7, ONE).squared_l2_sensitivity(256) == 98
-    assert Clip("l2", 7, ONE, signed=True).squared_l2_sensitivity(256) == 196
     assert Clip("box", 7, ONE).l1_sensitivity(256) == 1792
     assert Clip("box", 7, ONE).squared_l2_sensitivity(256) == 256 * 49
     assert Clip("l2", 7, ONE).l1_sensitivity(256) == math.isqrt(256 * 98)
@@ -283,13 +274,9 @@ def test_the_laplace_probabilities_sum_to_one() -> None:
 # --- the release
 
 
-def contract(**changes: object) -> Contract:
-    clip = clip_for("l2", 4.0)
-    keys: dict[str, object] = {
-        "clip": clip, "noise": laplace_noise_for(clip, 6, 2.0),
-        "elements": 6, "samples_per_digest": 2, "adjacency": "same-label",
-    }  # fmt: skip
-    return Contract(**(keys | changes))  # type: ignore[arg-type]
+CLIP = clip_for("l2", 4.0)
+NOISE = laplace_noise_for(CLIP, 6, 2.0)
+PRIVACY = PrivacySettings("discrete-laplace", 2.0, clip_bound=4.0)
 
 
 def draw_features(count: int = 8) -> np.ndarray:
@@ -297,10 +284,10 @@ def draw_features(count: int = 8) -> np.ndarray:
 
 
 def test_a_release_is_the_sum_of_clipped_records_and_noise() -> None:
-    features, groups, terms = draw_features(), np.array([[0, 5], [7, 2], [1, 3]]), contract()
-    sums = release_sums(features, groups, terms, SeededSource(0, "noise"))
-    noise = terms.noise.draw(18, SeededSource(0, "noise"))
-    clipped = clip_records(quantise(features.reshape(8, 6), terms.clip), terms.clip)
+    features, groups = draw_features(), np.array([[0, 5], [7, 2], [1, 3]])
+    sums = release_sums(features, groups, CLIP, NOISE, SeededSource(0, "noise"))
+    noise = NOISE.draw(18, SeededSource(0, "noise"))
+    clipped = clip_records(quantise(features.reshape(8, 6), CLIP), CLIP)
     expected = clipped[groups[:, 0]] + clipped[groups[:, 1]] + noise.reshape(3, 6)
     assert sums.dtype == np.int64
     assert sums.shape == (3, 2, 3)
@@ -316,21 +303,20 @@ def test_sums_come_out_alike_however_many_are_made_at_once(monkeypatch: pytest.M
 
 def test_a_receiver_gets_the_mean_of_the_features_and_knows_the_noise() -> None:
     features = np.random.default_rng(0).uniform(0, 1, (40_000, 6)).astype(np.float32)
-    groups, terms = np.arange(40_000).reshape(-1, 2), contract()
-    sums = release_sums(features, groups, terms, SystemSource(), threads=2)
-    facts = terms.facts()
-    received = received_features(sums, float(facts["step"]), int(facts["samples_per_digest"]))
-    noise = received - features[groups].mean(1)
+    groups, facts = np.arange(40_000).reshape(-1, 2), public_facts(PRIVACY, DigestSettings(2), 6, 3)
+    sums = release_sums(features, groups, CLIP, NOISE, SystemSource(), threads=2)
+    received = MECHANISMS["discrete-laplace"].received(sums, facts)
+    noise, deviation = received - features[groups].mean(1), float(str(facts["noise_deviation"]))
     assert received.dtype == np.float32
-    assert noise.std() == pytest.approx(noise_deviation(terms), rel=0.03)
-    assert abs(noise.mean()) < 6 * noise_deviation(terms) / math.sqrt(noise.size)
+    assert noise.std() == pytest.approx(deviation, rel=0.03)
+    assert abs(noise.mean()) < 6 * deviation / math.sqrt(noise.size)
 
 
-def test_the_facts_are_those_of_the_contract_and_exact() -> None:
+def test_the_facts_are_exact() -> None:
     """An L2 bound of 4 is 2^15 steps of 2^-13; the L1 sensitivity then the root of 12 x 2^30, rounded down."""
-    assert contract().facts() == {
-        "mechanism": "discrete-laplace",
-        "noise_scale": str(Fraction(math.isqrt(12 * 2**30), 2)),
+    moved = math.isqrt(12 * 2**30)
+    assert MECHANISMS["discrete-laplace"].facts(PRIVACY, DigestSettings(2), 6, 3) == {
+        "noise_scale": str(Fraction(moved, 2)),
         "adjacency": "same-label",
         "label_keep": "1",
         "clip_norm": "l2",
@@ -339,46 +325,40 @@ def test_the_facts_are_those_of_the_contract_and_exact() -> None:
         "step": 2.0**-13,
         "signed": 0,
         "elements": 6,
-        "samples_per_digest": 2,
+        "delta": 0.0,
+        "label_epsilon": 0.0,
+        "sensitivity": moved * 2.0**-14,
+        "sensitivity_norm": "L1",
+        "noise_deviation": pytest.approx(math.sqrt(2) * moved / 2 * 2.0**-14),
     }
-    terms = contract(
-        noise=DiscreteGaussian(Fraction(9, 2)), adjacency="replace-one", label_keep=Fraction(3, 4)
-    )
-    assert terms.facts().items() >= {
-        "mechanism": "discrete-gaussian", "noise_variance": "9/2", "label_keep": "3/4",
-    }.items()  # fmt: skip
+    noise = DiscreteGaussianNoise(Fraction(9, 2))
+    assert noise.facts == {"noise_variance": "9/2"}
+    assert MECHANISMS["discrete-gaussian"].noise_of(noise.facts) == noise  # type: ignore[attr-defined]
 
 
 def test_gaussian_noise_follows_the_l2_sensitivity() -> None:
-    """Epsilon 1 and delta 1e-6 take 4.2247 sensitivities."""
-    clip = clip_for("l2", 1.0)
-    variance = gaussian_noise_for(clip, 256, 4.2247).variance
-    assert math.sqrt(variance) == pytest.approx(4.2247 * math.sqrt(2) * clip.bound)
-    assert variance >= 2 * clip.bound**2 * Fraction(4.2247) ** 2
+    """Noise of 4.2247 sensitivities."""
+    squared = clip_for("l2", 1.0).squared_l2_sensitivity(256)
+    variance = DiscreteGaussianNoise.for_multiplier(4.2247, squared).variance
+    assert math.sqrt(variance) == pytest.approx(4.2247 * math.sqrt(squared))
+    assert variance >= squared * Fraction(4.2247) ** 2
 
 
-@pytest.mark.parametrize(
-    ("changes", "text"),
-    [
-        ({"adjacency": "same-lable"}, "did you mean 'same-label'"),
-        ({"adjacency": "replace-one"}, "replace-one needs noise on labels"),
-        ({"label_keep": Fraction(1, 2)}, "same-label takes labels as public"),
-        ({"samples_per_digest": 0}, "0 records do not fit one sum"),
-        ({"samples_per_digest": 2**40}, "do not fit one sum"),
-    ],
-)
-def test_a_contract_that_cannot_be_kept_is_refused(changes: dict[str, object], text: str) -> None:
-    with pytest.raises(SettingError, match=text):
-        contract(**changes)
+@pytest.mark.parametrize("count", [0, 2**40])
+def test_samples_that_do_not_fit_one_sum_are_refused(count: int) -> None:
+    with pytest.raises(SettingError, match=f"{count} records do not fit one sum"):
+        MECHANISMS["discrete-laplace"].facts(PRIVACY, DigestSettings(count), 6, 3)
 
 
-def test_samples_that_do_not_fit_the_contract_are_refused() -> None:
+def test_samples_that_the_noise_was_not_made_for_are_refused() -> None:
     with pytest.raises(ValueError, match="in more than one group"):
-        release_sums(draw_features(), np.array([[0, 1], [1, 2]]), contract(), SystemSource())
-    with pytest.raises(ValueError, match="in a contract of 7 elements"):
-        release_sums(draw_features(), np.array([[0, 1]]), contract(elements=7), SystemSource())
-    with pytest.raises(ValueError, match="groups of 4 samples in a contract of 2"):
-        release_sums(draw_features(), np.array([[0, 1, 2, 3]]), contract(), SystemSource())
+        release_sums(draw_features(), np.array([[0, 1], [1, 2]]), CLIP, NOISE, SystemSource())
+    features, labels = draw_features(), np.zeros(8, dtype=int)
+    for elements, spd in ((7, 2), (6, 4)):
+        facts = public_facts(PRIVACY, DigestSettings(spd), elements, 3)
+        samples = Samples(features, labels, np.array([[0, 1]]), 3, lambda: (features, features))
+        with pytest.raises(ValueError, match=f"groups of 2: the noise is for {elements} and {spd}"):
+            MECHANISMS["discrete-laplace"].release(samples, facts, Randomness("system", 0, 0))
 
 
 # --- labels
@@ -480,5 +460,5 @@ def test_the_projection_is_on_the_simplex_and_nothing_there_is_nearer(
 
 def test_a_laplace_scale_is_reported_as_it_is_used() -> None:
     noise = laplace_noise_for(Clip("l1", 10, ONE), 3, 0.3)
-    assert noise == DiscreteLaplace(Fraction(noise.facts["noise_scale"]))
+    assert noise == DiscreteLaplaceNoise(Fraction(noise.facts["noise_scale"]))
     assert noise.scale >= 20 / Fraction(0.3)

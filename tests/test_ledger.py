@@ -17,20 +17,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from feddig.cli import main
-from feddig.digest.digest import read_digest
+from feddig.digest.digest_file import read_digest
 from feddig.errors import BudgetError, FedDigError, FileFormatError
-from feddig.privacy.accounting import Promise, compose, promise
+from feddig.privacy.accounting import ROUNDING, Budget, Promise, compose
 from feddig.privacy.ledger import Ledger
-from feddig.privacy.ledger_file import GENESIS, ROUNDING, Budget, Entry, Head
+from feddig.privacy.ledger_file import GENESIS, Entry, Head
+from feddig.privacy.mechanisms import promise_for
 from feddig.settings import DigestSettings, PrivacySettings
 from folders import snapshot
 
 OLDER = Path(__file__).parent / "golden" / "older.ledger"
-PAPER = promise(PrivacySettings(), DigestSettings(), 256)
+PAPER = promise_for(PrivacySettings(), DigestSettings(), 256)
 
 
 def laplace(epsilon: float = 1.0, **keys: object) -> Promise:
-    return promise(
+    return promise_for(
         PrivacySettings(mechanism="discrete-laplace", epsilon=epsilon, clip_bound=60.0, **keys),  # type: ignore[arg-type]
         DigestSettings(),
         256,
@@ -40,7 +41,7 @@ def laplace(epsilon: float = 1.0, **keys: object) -> Promise:
 
 def gaussian(epsilon: float = 1.0, delta: float = 1e-6) -> Promise:
     privacy = PrivacySettings(mechanism="discrete-gaussian", epsilon=epsilon, delta=delta, clip_bound=60.0)
-    return promise(privacy, DigestSettings(), 256)
+    return promise_for(privacy, DigestSettings(), 256)
 
 
 @pytest.fixture
@@ -101,9 +102,9 @@ def test_what_could_not_be_read_again_is_not_written(ledger: Ledger) -> None:
     fill(ledger)
     before = snapshot(ledger.path.parent)
     with pytest.raises(ValueError, match="below zero"):
-        ledger.release("b", laplace(-1.0), "moderator")
+        ledger.release("b", replace(laplace(), epsilon=-1.0), "moderator")
     with pytest.raises(ValueError, match="JSON compliant"):
-        ledger.release("b", laplace(math.nan), "moderator")
+        ledger.release("b", replace(laplace(), epsilon=math.nan), "moderator")
     assert snapshot(ledger.path.parent) == before
 
 
@@ -145,7 +146,7 @@ def test_an_entry_says_where_its_noise_is_from_and_older_ones_do_not(ledger: Led
 
 
 def test_a_ledger_of_an_earlier_release_is_read_and_goes_on(ledger: Ledger) -> None:
-    """Its Gaussian noise was half a billionth weaker than today's; its figures and hashes stay as they are."""
+    """Its Gaussian noise was made by another bound; its figures and hashes stay as they are."""
     for suffix in ("", ".head"):
         ledger.path.with_name(f"silo.ledger{suffix}").write_bytes(Path(f"{OLDER}{suffix}").read_bytes())
     before = ledger.path.read_bytes()
@@ -354,7 +355,7 @@ def test_tampering_is_noticed_and_nothing_is_touched(kind: str, ledger: Ledger) 
         text = str(noticed.value)
         assert text.startswith(f"{ledger.path}: ")
         assert complaint in text
-        assert "restored from a backup" in text
+        assert "restore both files from a backup" in text
     assert snapshot(ledger.path.parent) == before
 
 
@@ -369,7 +370,7 @@ def test_tampering_is_noticed_and_nothing_is_touched(kind: str, ledger: Ledger) 
         (Head().text, "goes on after line 0"),
         ("", "silo.ledger.head: is damaged (it is not JSON)"),
         ("[]", "silo.ledger.head: is damaged"),
-        ('{"format_version": 1, "count": "4"}', "does not say how far"),
+        ('{"format_version": 1, "count": "4"}', "does not count the entries"),
         ('{"format_version": 2}', "format_version 2"),
     ],
 )
@@ -456,7 +457,7 @@ def test_a_death_at_any_step_leaves_a_ledger_that_goes_on(
         with caplog.at_level(logging.WARNING, "feddig"):
             found = len(ledger.entries())
         assert found in (expected, expected + 1)
-        cut += "was cut off in mid-write and is left out" in caplog.text
+        cut += "was cut off while it was written and is left out" in caplog.text
         entry = ledger.release(f"next {step}", laplace(), "moderator")
         assert entry.number == found + 1
         expected = len(ledger.entries())
@@ -484,11 +485,11 @@ def test_a_full_disk_is_one_line_and_nothing_is_released(
 RELEASING = """
 import os, sys, time
 from pathlib import Path
-from feddig.privacy.accounting import promise
 from feddig.privacy.ledger import Ledger
+from feddig.privacy.mechanisms import promise_for
 from feddig.settings import DigestSettings, PrivacySettings
 
-made = promise(
+made = promise_for(
     PrivacySettings(mechanism="discrete-laplace", epsilon=0.5, clip_bound=60.0), DigestSettings(), 256
 )
 
@@ -587,7 +588,7 @@ def test_a_digest_is_noted_before_it_is_written(
         raise DiedError
 
     with monkeypatch.context() as patch:
-        patch.setattr("feddig.digest.digest.write_digest", die)
+        patch.setattr("feddig.digest.digest_file.write_digest", die)
         with pytest.raises(DiedError):
             main(["digest", "make", *seeded])
     assert not (tmp_path / "digest.safetensors").exists()
@@ -683,4 +684,4 @@ def test_a_cut_off_line_is_reported(give: Give, tmp_path: Path) -> None:
     code, out, err = give("ledger", "verify", "my.ledger")
     assert code == 0
     assert "whole, 4 entries" in out
-    assert "WARNING: my.ledger: line 5 was cut off in mid-write and is left out" in err
+    assert "WARNING: my.ledger: line 5 was cut off while it was written and is left out" in err

@@ -207,6 +207,7 @@ def check_scalars(events: Any, rows: list[dict[str, Any]]) -> None:
         assert [value for _, value in found] == pytest.approx([value for _, value in values], rel=1e-6), name
 
 
+@pytest.mark.usefixtures("pictures")
 def test_tensorboard_reads_a_whole_run(read_events: Callable[[Path], Any], tmp_path: Path) -> None:
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
@@ -298,6 +299,7 @@ def check_metrics(client: Any, run_id: str, rows: list[dict[str, Any]]) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # of MLflow itself
+@pytest.mark.usefixtures("pictures")
 def test_mlflow_reads_a_whole_run(read_mlflow: Any, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     summary = run(tiny(mlflow=True), folder, dataset=draw_tiny_dataset())

@@ -1,4 +1,4 @@
-"""Sets larger than memory: what is mapped or read on demand, what the cache keeps, and what is left behind."""
+"""Sets larger than memory: images that are mapped or read on demand, and the files in the cache."""
 
 import gzip
 import os
@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from feddig.data.idx import map_gzip
-from feddig.data.locate import cache_folder
 from feddig.data.mmap import LazyPixels, choose, convert, join, map_unnamed
 from feddig.errors import DataError
+from feddig.files import cache_folder
 
 CONTENT = bytes(range(256)) * 50
 
@@ -51,7 +51,7 @@ def test_a_public_file_is_unzipped_once(cache: Path, source: Path, monkeypatch: 
     assert map_gzip(source, keep=True).tobytes() == CONTENT
 
 
-def test_of_a_users_own_file_nothing_stays(cache: Path, source: Path) -> None:
+def test_no_copy_of_a_users_own_file_stays(cache: Path, source: Path) -> None:
     mapped = map_gzip(source, keep=False)
     assert isinstance(mapped, np.memmap)
     assert mapped.tobytes() == CONTENT
@@ -63,13 +63,13 @@ def test_a_changed_source_is_noticed_and_its_old_copy_removed(cache: Path, sourc
     before, facts = kept(cache), source.stat()
     changed = bytes([1]) + CONTENT[1:]
     source.write_bytes(gzip.compress(changed))
-    # even if the clock does not tell
+    # even if its time stays the same
     os.utime(source, ns=(facts.st_atime_ns, facts.st_mtime_ns))
     assert source.stat().st_mtime_ns == facts.st_mtime_ns
     assert map_gzip(source, keep=True).tobytes() == changed
     assert len(kept(cache)) == 1
     assert kept(cache) != before
-    assert old.tobytes() == CONTENT, "who mapped the old copy still has it"
+    assert old.tobytes() == CONTENT, "an array that maps the old copy keeps it"
 
 
 def test_two_sources_of_one_name_are_told_apart(cache: Path, source: Path, tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_two_sources_of_one_name_are_told_apart(cache: Path, source: Path, tmp_p
     assert len(kept(cache)) == 2
 
 
-def test_a_copy_that_was_cut_is_made_again(cache: Path, source: Path) -> None:
+def test_a_truncated_copy_is_written_again(cache: Path, source: Path) -> None:
     map_gzip(source, keep=True)
     (copy,) = kept(cache)
     copy.write_bytes(CONTENT[:100])
@@ -102,7 +102,7 @@ def test_a_damaged_file_is_named_and_leaves_nothing_behind(
     damaged = damage(source.read_bytes())
     source.write_bytes(damaged)
     if not damaged:
-        # gzip takes an empty file for one of nothing; what reads it says what is missing
+        # gzip accepts an empty file; its reader reports what is missing
         assert map_gzip(source, keep=keep).size == 0
         return
     with pytest.raises(DataError, match=r"source\.gz: expected a whole gzip file, found a damaged one"):
@@ -111,10 +111,10 @@ def test_a_damaged_file_is_named_and_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_without_a_usable_cache_it_works_too(
+def test_mapping_works_without_a_usable_cache(
     cache: Path, source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keep: bool
 ) -> None:
-    # a file in the folder's place stops even a superuser
+    # a file in place of the folder stops even the superuser
     (tmp_path / "cache").write_bytes(b"")
     mapped = map_gzip(source, keep=keep)
     assert isinstance(mapped, np.memmap)
@@ -135,7 +135,7 @@ def test_a_full_disk_leaves_nothing_behind(
     assert kept(cache) == []
 
 
-def test_many_at_once_do_not_harm_each_other(cache: Path, source: Path) -> None:
+def test_several_threads_do_not_disturb_each_other(cache: Path, source: Path) -> None:
     found: list[bytes] = []
     threads = [
         threading.Thread(target=lambda: found.append(map_gzip(source, keep=True).tobytes())) for _ in range(8)
@@ -148,7 +148,7 @@ def test_many_at_once_do_not_harm_each_other(cache: Path, source: Path) -> None:
     assert len(kept(cache)) == 1
 
 
-def test_nothing_can_be_mapped_too(cache: Path) -> None:
+def test_empty_content_can_be_mapped(cache: Path) -> None:
     assert map_unnamed(lambda: iter(())).shape == (0,)
 
 
@@ -186,12 +186,12 @@ def test_joined_images_are_indexed_like_one_array(key: object) -> None:
 
 
 @pytest.mark.parametrize("row", [11, -12])
-def test_an_image_that_is_not_there_is_an_error(row: int) -> None:
+def test_an_index_out_of_range_is_an_error(row: int) -> None:
     with pytest.raises(IndexError):
         join(parts())[np.array([0, row])]
 
 
-def test_only_what_is_asked_for_is_read() -> None:
+def test_only_the_chosen_images_are_read() -> None:
     asked: list[list[int]] = []
 
     def read(places: np.ndarray) -> np.ndarray:
@@ -215,8 +215,9 @@ def test_floats_are_converted_when_they_are_read() -> None:
 # --- with less memory than the set needs
 
 MEBIBYTE = 2**20
-SIZES = {"idx": 256 * MEBIBYTE, "fashion-mnist": 96 * MEBIBYTE, "cifar10": 96 * MEBIBYTE}
-"""What each set would take in memory."""
+SIDE = 128
+SIZES = {"idx": 192 * MEBIBYTE, "fashion-mnist": 80 * MEBIBYTE, "cifar10": 80 * MEBIBYTE}
+"""The memory that each set would need."""
 
 IN_LITTLE_MEMORY = """
 import re, resource, sys
@@ -230,7 +231,7 @@ from feddig.core.samples import ImageSource
 
 torch.set_num_threads(1)
 folder = Path(sys.argv[1])
-# what torch itself took is not ours to save
+# torch's own memory does not count
 taken = int(re.search(r"VmData:\\s+(\\d+)", Path("/proc/self/status").read_text()).group(1)) * 1024
 
 def limit_to(mebibytes):
@@ -240,7 +241,7 @@ limit_to(64)
 for name in ("idx", "fashion-mnist", "cifar10"):
     dataset = load_dataset(name, folder / name)
     source = ImageSource(dataset.train, None, torch.device("cpu"))
-    for rows in torch.split(torch.randperm(len(source))[:2000], 50):
+    for rows in torch.split(torch.randperm(len(source))[:500], 50):
         assert len(source.images(rows)) == 50
     try:
         np.array(dataset.train.pixels)
@@ -252,9 +253,9 @@ table = {
     "data": {"name": "idx", "path": str(folder / "idx"), "silos": 2, "partition": "iid"},
     "absence": {"scenario": "none"},
     "algorithm": {"name": "fedavg"},
-    "training": {"rounds": 1, "batch": 128, "threads": 1},
+    "training": {"rounds": 1, "batch": 32, "threads": 1},
 }
-quick = nn.Sequential(nn.AvgPool2d(8), nn.Flatten(), nn.Linear(64, 4))
+quick = nn.Sequential(nn.AvgPool2d(16), nn.Flatten(), nn.Linear(64, 4))
 networks = feddig.Networks(classifier=quick)
 summary = feddig.run(experiment_from_table(table), folder / "run", device="cpu", networks=networks)
 print("rounds", summary["rounds"])
@@ -277,29 +278,29 @@ def test_sets_larger_than_memory_are_read_and_trained_on(tmp_path: Path) -> None
     write_sparse(tmp_path / "cifar10" / "test_batch.bin", b"", 3073)
 
     command = [sys.executable, "-c", IN_LITTLE_MEMORY, str(tmp_path)]
-    # what is freed must go back to the system at once, else it counts
-    thrift = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
-    environment = {**os.environ, **thrift}
+    # freed memory must go back to the system at once, or it counts
+    allocation = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, **allocation}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     assert done.stdout.splitlines() == [
-        f"idx {SIZES['idx'] // 64**2}",
-        f"fashion-mnist {SIZES['fashion-mnist'] // 64**2}",
+        f"idx {SIZES['idx'] // SIDE**2}",
+        f"fashion-mnist {SIZES['fashion-mnist'] // SIDE**2}",
         f"cifar10 {5 * records}",
         "rounds 1",
     ]
 
 
 def write_sparse(path: Path, head: bytes, size: int) -> None:
-    """Write a file of zeros that takes no room on the disk."""
+    """Write a file of zeros that takes no space on the disk."""
     path.write_bytes(head)
     os.truncate(path, len(head) + size)
 
 
-def write_idx(folder: Path, size: int, side: int = 64) -> None:
-    for prefix, count in (("train", size // side**2), ("t10k", 10)):
-        head = struct.pack(">4B3I", 0, 0, 8, 3, count, side, side)
-        write_sparse(folder / f"{prefix}-images-idx3-ubyte", head, count * side**2)
+def write_idx(folder: Path, size: int) -> None:
+    for prefix, count in (("train", size // SIDE**2), ("t10k", 10)):
+        head = struct.pack(">4B3I", 0, 0, 8, 3, count, SIDE, SIDE)
+        write_sparse(folder / f"{prefix}-images-idx3-ubyte", head, count * SIDE**2)
         labels = (np.arange(count) % 4).astype(np.uint8)
         head = struct.pack(">4BI", 0, 0, 8, 1, count)
         (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(head + labels.tobytes())

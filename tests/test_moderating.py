@@ -19,7 +19,7 @@ from fake_log import use_fake_logs
 from feddig import Dataset, Experiment, FedDigError, run
 from feddig.core import moderator
 from feddig.core.absence import read_absence
-from feddig.digest.digest import read_digest, write_digest
+from feddig.digest.digest_file import read_digest, write_digest
 from feddig.federation.client_app import _discretion
 from feddig.federation.contract import read_contract
 from feddig.federation.folders import FederationFolder
@@ -603,6 +603,7 @@ def make_stranger(folder: FederationFolder) -> Any:
     return node_of(folder, 9, 7)
 
 
+@pytest.mark.usefixtures("pictures")
 def test_without_a_test_set_accuracy_is_the_present_silos_validation_and_says_so(make: Make) -> None:
     folder = make(test_set=False)
     grid = LocalGrid(folder, 3)

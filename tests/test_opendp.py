@@ -1,7 +1,6 @@
 """OpenDP as an oracle: what it says of the same noise, where it is installed (`pip install opendp`).
 
-Its maps round outwards, so the last digits may differ. Its curve for Gaussian noise comes from concentrated privacy
-and is a bound; ours is exact, and so must lie below it, though not far.
+Its maps round outwards, so the last digits may differ.
 """
 
 import math
@@ -11,17 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from feddig.privacy.accounting import compose, promise
-from feddig.privacy.clipping import clip_for, gaussian_noise_for, laplace_noise_for
-from feddig.privacy.gaussian import (
-    concentrated_epsilon,
-    gaussian_delta,
-    gaussian_epsilon,
-    gaussian_sigma,
-    joined,
-)
-from feddig.privacy.integer_noise import DiscreteGaussian, DiscreteLaplace
+from feddig.privacy.accounting import compose, concentrated_epsilon
+from feddig.privacy.clipping import clip_for
+from feddig.privacy.integer_noise import DiscreteGaussianNoise, DiscreteLaplaceNoise
 from feddig.privacy.labels import keep_fraction
+from feddig.privacy.mechanisms import promise_for
+from feddig.privacy.mechanisms.discrete_gaussian import smallest_sigma
 from feddig.privacy.samplers import SeededSource
 from feddig.settings import DigestSettings, PrivacySettings
 
@@ -44,38 +38,37 @@ def gaussian(sigma: float) -> Any:
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0, 8.0, 32.0])
 def test_discrete_laplace_keeps_the_epsilon_that_it_was_made_for(norm: str, epsilon: float) -> None:
     clip = clip_for(norm, 350.0 if norm != "box" else 64.0)
-    noise, moved = laplace_noise_for(clip, 256, epsilon), clip.l1_sensitivity(256)
+    moved = clip.l1_sensitivity(256)
+    noise = DiscreteLaplaceNoise.for_epsilon(epsilon, moved)
     assert laplace(float(noise.scale)).map(moved) == pytest.approx(epsilon, rel=DIGITS)
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 2.0, 4.0, 8.0, 32.0])
 def test_discrete_gaussian_is_as_concentrated_as_our_ratio_says(epsilon: float) -> None:
-    clip, sigma = clip_for("l2", 350.0), gaussian_sigma(epsilon, 1e-6)
-    noise, moved = gaussian_noise_for(clip, 256, sigma), math.sqrt(clip.squared_l2_sensitivity(256))
-    assert gaussian(math.sqrt(noise.variance)).map(moved) == pytest.approx(1 / sigma**2 / 2, rel=DIGITS)
+    clip, sigma = clip_for("l2", 350.0), smallest_sigma(epsilon, 1e-6)
+    noise = DiscreteGaussianNoise.for_multiplier(sigma, clip.squared_l2_sensitivity(256))
+    assert gaussian(noise.size).map(clip.l2_sensitivity(256)) == pytest.approx(1 / sigma**2 / 2, rel=DIGITS)
 
 
 @pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0, 4.0, 8.0, 32.0])
 @pytest.mark.parametrize("delta", [1e-5, 1e-6, 1e-9])
-def test_the_exact_gaussian_curve_lies_a_little_below_the_bound(epsilon: float, delta: float) -> None:
-    sigma = gaussian_sigma(epsilon, delta, 1000.0)
+def test_sigma_is_made_for_the_same_curve(epsilon: float, delta: float) -> None:
+    sigma = 1000 * smallest_sigma(epsilon, delta)
     curve = dp.c.make_zCDP_to_approxDP(gaussian(sigma)).map(1000.0)
-    assert epsilon < curve.epsilon(delta) < 1.15 * epsilon
-    assert concentrated_epsilon(delta, 1000 / sigma) == pytest.approx(curve.epsilon(delta), rel=1e-6)
-    assert gaussian_delta(epsilon, 1000 / sigma) < curve.delta(epsilon) < 20 * delta
+    assert curve.epsilon(delta) == pytest.approx(epsilon, rel=1e-6)
 
 
 def test_two_releases_cost_what_composition_says() -> None:
-    sigmas = [gaussian_sigma(epsilon, 1e-6, 1000.0) for epsilon in (1.0, 4.0)]
-    together = dp.c.make_composition([gaussian(sigma) for sigma in sigmas])
-    ratio = joined(1000 / sigma for sigma in sigmas)
-    assert together.map(1000.0) == pytest.approx(ratio**2 / 2, rel=DIGITS)
+    sigmas = [smallest_sigma(epsilon, 1e-6) for epsilon in (1.0, 4.0)]
+    together = dp.c.make_composition([gaussian(1000 * sigma) for sigma in sigmas])
+    rho = math.fsum(1 / sigma**2 / 2 for sigma in sigmas)
+    assert together.map(1000.0) == pytest.approx(rho, rel=DIGITS)
     bound = dp.c.make_zCDP_to_approxDP(together).map(1000.0).epsilon(2e-6)
-    assert gaussian_epsilon(2e-6, ratio) < bound < 1.15 * gaussian_epsilon(2e-6, ratio)
+    assert concentrated_epsilon(rho, 2e-6) == pytest.approx(bound, rel=1e-6)
 
     pure = PrivacySettings(mechanism="discrete-laplace", epsilon=2.0, clip_norm="l1", clip_bound=50.0)
-    promises = [promise(pure, DigestSettings(), 256)] * 2
-    twice = dp.c.make_composition([laplace(float(DiscreteLaplace.for_epsilon(2.0, 1000).scale))] * 2)
+    promises = [promise_for(pure, DigestSettings(), 256)] * 2
+    twice = dp.c.make_composition([laplace(float(DiscreteLaplaceNoise.for_epsilon(2.0, 1000).scale))] * 2)
     assert twice.map(1000) == pytest.approx(compose(promises).epsilon, rel=DIGITS)
 
 
@@ -105,7 +98,7 @@ def test_the_tails_of_the_laws_agree(scale: float, share: float) -> None:
 
 @pytest.mark.parametrize(
     ("noise", "theirs"),
-    [(DiscreteLaplace(Fraction(5)), laplace(5.0)), (DiscreteGaussian(Fraction(49)), gaussian(7.0))],
+    [(DiscreteLaplaceNoise(Fraction(5)), laplace(5.0)), (DiscreteGaussianNoise(Fraction(49)), gaussian(7.0))],
     ids=["laplace", "gaussian"],
 )
 def test_both_samplers_draw_from_one_law(noise: Any, theirs: Any) -> None:

@@ -1,26 +1,42 @@
-"""The noise has the scale that the paper gives it, and its guarantee is told as it is."""
+"""The paper's noise has the paper's scale, and every mechanism says what it promises."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
-from feddig.privacy.mechanism import (
-    DISCRETE,
-    add_noise,
-    guarantee,
-    laplace_noise,
-    laplace_scale,
-    record_epsilon_if_public,
-)
+from feddig import make_digest
+from feddig.errors import SettingError
+from feddig.privacy.accounting import Promise
+from feddig.privacy.mechanisms import MECHANISMS, Randomness, Samples, promise_for, promise_of, public_facts
+from feddig.privacy.mechanisms.paper_laplace import laplace_noise, laplace_scale
 from feddig.seeds import Uniforms, seeded_uniforms, system_uniforms
+from feddig.settings import DigestSettings, PrivacySettings
 
 COUNT = 200_000
 TOO_FAR = math.sqrt(math.log(2 / 1e-9) / 2)
 """The Kolmogorov-Smirnov distance, times the root of the count, that chance exceeds once in 10^9."""
 
-SOURCES = {"seeded": seeded_uniforms(0, "noise"), "system": system_uniforms}
+
+def release(
+    privacy: PrivacySettings, mixed: np.ndarray, largest: float, random: str = "seeded"
+) -> np.ndarray:
+    """Release a mixture of a silo whose largest feature is given."""
+    labels, features = np.ones((len(mixed), 1), np.float32), np.full((1, 1), largest, np.float32)
+    samples = Samples(features, np.zeros(1, int), np.zeros((1, 1), int), 1, lambda: (mixed, labels))
+    facts = public_facts(privacy, DigestSettings(samples_per_digest=1), 1, 1)
+    sent, shares = MECHANISMS[privacy.mechanism].release(samples, facts, Randomness(random, 0, 0))
+    assert shares is labels
+    return sent
+
+
+def paper(
+    epsilon: float = 0.005, weights: tuple[float, ...] = (0.25,) * 4, scale_size: int = 20_000
+) -> Promise:
+    privacy = PrivacySettings(epsilon=epsilon, scale_size=scale_size)
+    return promise_for(privacy, DigestSettings(samples_per_digest=len(weights), weights=weights), 256)
 
 
 def distance_from_laplace(draws: np.ndarray, scale: float) -> float:
@@ -38,16 +54,13 @@ def test_the_distance_is_right_on_three_draws() -> None:
     assert distance_from_laplace(draws, 1.0) == pytest.approx(math.sqrt(3) / 4)
 
 
-@pytest.mark.parametrize("source", SOURCES)
-def test_the_noise_is_laplace_of_the_paper_scale(source: str) -> None:
+@pytest.mark.parametrize("random", ["seeded", "system"])
+def test_the_noise_is_laplace_of_the_paper_scale(random: str) -> None:
     """Tau 3, S 50, epsilon .04: the scale is 3 / (50 x .04) = 1.5."""
-    mixed = torch.full((COUNT, 1), 7.0)
-    perturbed = add_noise(
-        mixed, mechanism="paper-laplace", largest=3.0, epsilon=0.04, scale_size=50, uniforms=SOURCES[source]
-    )
-    noise = (perturbed.features - mixed).numpy().ravel()
-    assert perturbed.scale == pytest.approx(1.5)
-    assert perturbed.features.dtype == torch.float32
+    mixed = np.full((COUNT, 1), 7.0, np.float32)
+    sent = release(PrivacySettings(epsilon=0.04, scale_size=50), mixed, 3.0, random)
+    noise = (sent - mixed).ravel()
+    assert sent.dtype == np.float32
     assert distance_from_laplace(noise, 1.5) < TOO_FAR
     # the variance of a Laplace draw is 2 b^2, that of its square 20 b^4; six standard deviations
     assert np.mean(noise.astype(float) ** 2) == pytest.approx(
@@ -58,7 +71,7 @@ def test_the_noise_is_laplace_of_the_paper_scale(source: str) -> None:
 
 @pytest.mark.parametrize("wrong", [0.95, 1.05])
 def test_a_scale_five_per_cent_off_would_be_noticed(wrong: float) -> None:
-    noise = laplace_noise(torch.Size([COUNT]), 1.5 * wrong, seeded_uniforms(0, "noise")).numpy()
+    noise = laplace_noise((COUNT,), 1.5 * wrong, seeded_uniforms(0, "noise"))
     assert distance_from_laplace(noise, 1.5) > TOO_FAR
     assert abs(np.mean(noise.astype(float) ** 2) - 4.5) > 6 * math.sqrt(20 * 1.5**4 / COUNT)
 
@@ -77,51 +90,37 @@ def test_noise_by_hand() -> None:
         assert count == 3
         return np.array(next(draws))
 
-    noise = laplace_noise(torch.Size([3]), 2.0, uniforms)
+    noise = laplace_noise((3,), 2.0, uniforms)
     assert noise.tolist() == pytest.approx([-2 * math.log(2), 2 * math.log(2), 0.0])
 
 
 def test_the_largest_uniform_number_still_gives_a_finite_draw() -> None:
     largest: Uniforms = lambda count: np.full(count, 1 - 2.0**-53)  # noqa: E731
-    assert bool(torch.isfinite(laplace_noise(torch.Size([2]), 1.0, largest)).all())
+    assert np.isfinite(laplace_noise((2,), 1.0, largest)).all()
 
 
 def test_neighbouring_elements_get_independent_noise() -> None:
-    noise = laplace_noise(torch.Size([COUNT // 2, 2]), 1.0, seeded_uniforms(1)).numpy()
+    noise = laplace_noise((COUNT // 2, 2), 1.0, seeded_uniforms(1))
     assert abs(np.corrcoef(noise.T)[0, 1]) < 6 / math.sqrt(COUNT // 2)
 
 
 def test_no_mechanism_adds_nothing() -> None:
-    mixed = torch.tensor([[1.0, 2.0]])
-    quiet = add_noise(
-        mixed, mechanism="none", largest=2.0, epsilon=0.005, scale_size=20_000, uniforms=system_uniforms
-    )
-    assert torch.equal(quiet.features, mixed)
-    assert quiet.scale == 0.0
+    mixed = np.array([[1.0, 2.0]], np.float32)
+    assert release(PrivacySettings(mechanism="none"), mixed, 2.0) is mixed
+    assert MECHANISMS["none"].noise_deviation({}) == 0.0
 
 
 def test_an_unknown_mechanism_is_never_taken_for_none() -> None:
-    with pytest.raises(ValueError, match="unknown mechanism 'gauss'"):
-        add_noise(
-            torch.zeros(1, 1),
-            mechanism="gauss",
-            largest=1.0,
-            epsilon=1.0,
-            scale_size=1,
-            uniforms=system_uniforms,
-        )
-
-
-@pytest.mark.parametrize("mechanism", DISCRETE)
-def test_integer_noise_is_never_replaced_by_another(mechanism: str) -> None:
-    with pytest.raises(ValueError, match=f"{mechanism} adds integers to integer sums"):
-        add_noise(
-            torch.zeros(1, 1),
-            mechanism=mechanism,
-            largest=1.0,
-            epsilon=1.0,
-            scale_size=1,
-            uniforms=system_uniforms,
+    settings, privacy = DigestSettings(samples_per_digest=1), PrivacySettings(mechanism="gauss")
+    with pytest.raises(SettingError, match="'gauss' is not known; choose from discrete-gaussian,"):
+        make_digest(
+            0,
+            torch.ones(1, 1),
+            torch.zeros(1, dtype=torch.long),
+            1,
+            settings=settings,
+            privacy=privacy,
+            encoder="",
         )
 
 
@@ -164,51 +163,46 @@ def test_what_a_record_would_be_promised_if_the_rest_were_public(
     epsilon: float, spd: int, record: float
 ) -> None:
     """The table in the design notes: ell 256, S 20,000."""
-    assert record_epsilon_if_public(256, 20_000, epsilon, 1 / spd) == pytest.approx(record)
+    assert paper(epsilon, (1 / spd,) * spd).epsilon_if_bound_public == pytest.approx(record)
 
 
 def test_uneven_weights_promise_what_the_heaviest_does() -> None:
-    assert record_epsilon_if_public(256, 20_000, 0.005, 0.7) == pytest.approx(17_920)
+    assert paper(weights=(0.1, 0.7, 0.2)).epsilon_if_bound_public == pytest.approx(17_920)
 
 
 def test_the_papers_mechanism_says_that_its_record_epsilon_is_infinite() -> None:
-    said = guarantee("paper-laplace", elements=256, scale_size=20_000, epsilon=0.005, heaviest=0.25)
+    said = paper().sentence
     assert said.startswith("record epsilon is infinite (tau depends on the data and labels are exact)")
     assert said.endswith("if tau were public and labels known it would be 6,400")
 
 
 def test_a_small_figure_keeps_its_decimals() -> None:
-    said = guarantee("paper-laplace", elements=256, scale_size=20, epsilon=0.0005, heaviest=0.25)
-    assert said.endswith("would be 0.64")
+    assert paper(0.0005, scale_size=20).sentence.endswith("would be 0.64")
 
 
 def test_no_noise_is_infinite_and_nothing_else() -> None:
-    said = guarantee("none", elements=256, scale_size=20_000, epsilon=0.005, heaviest=0.25)
-    assert said == "no noise: record epsilon is infinite"
+    told = promise_for(PrivacySettings(mechanism="none"), DigestSettings(), 256)
+    assert told.sentence == "no noise: record epsilon is infinite"
 
 
-@pytest.mark.parametrize("mechanism", DISCRETE)
-def test_integer_noise_says_what_it_promises_and_to_whom(mechanism: str) -> None:
-    facts = {"adjacency": "same-label", "delta": 1e-6, "label_epsilon": 0.0, "random": "system"}
-    paper = {"elements": 256, "scale_size": 20_000, "heaviest": 0.25}
-    said = guarantee(mechanism, epsilon=8.0, **paper, facts=facts)  # type: ignore[arg-type]
-    assert said == (
-        "record epsilon is 8 and delta 1e-06 under same-label adjacency (labels are public); it covers this one "
+@pytest.mark.parametrize(("mechanism", "delta"), [("discrete-laplace", 0.0), ("discrete-gaussian", 1e-6)])
+def test_integer_noise_says_what_it_promises_and_to_whom(mechanism: str, delta: float) -> None:
+    privacy = PrivacySettings(mechanism, 8.0, delta=delta, clip_bound=60.0, random="system")
+    assert promise_for(privacy, DigestSettings(), 256).sentence == (
+        f"record epsilon is 8 and delta {delta:g} under same-label adjacency (labels are public); it covers this one "
         "release of the digest and not the updates of the model"
     )
-    other = {"adjacency": "replace-one", "delta": 0.0, "label_epsilon": 1.5, "random": "seeded"}
-    said = guarantee(mechanism, epsilon=8.0, **paper, facts=other)  # type: ignore[arg-type]
+    other = replace(privacy, adjacency="replace-one", label_epsilon=1.5, random="seeded")
+    said = promise_for(other, DigestSettings(), 256).sentence
     assert said.startswith(
-        "record epsilon is 9.5 and delta 0 under replace-one adjacency (8 for features and 1.5 "
+        f"record epsilon is 9.5 and delta {delta:g} under replace-one adjacency (8 for features and"
     )
-    assert said.endswith("; against whoever knows the seed nothing is promised")
-
-
-def test_integer_noise_without_facts_claims_no_more_than_it_knows() -> None:
-    said = guarantee("discrete-laplace", elements=256, scale_size=20_000, epsilon=8.0, heaviest=0.25)
-    assert said.startswith("record epsilon is 8 for the features; adjacency, delta and what labels add")
+    assert said.endswith("; nothing is promised against anyone who knows the seed")
 
 
 def test_a_mechanism_of_another_release_is_trusted_with_nothing() -> None:
-    said = guarantee("gauss", elements=256, scale_size=20_000, epsilon=0.005, heaviest=0.25)
-    assert said == "gauss is not known to this release: take the record epsilon for infinite"
+    told = promise_of({"mechanism": "gauss", "epsilon": 0.005}, 256)
+    assert (
+        told.sentence == "gauss is not known to this version of FedDig: take the record epsilon as infinite"
+    )
+    assert (told.epsilon, told.noise_scale) == (math.inf, 0.0)

@@ -31,13 +31,6 @@ WHOLE = 4
 """Rounds of the tiny run here: everybody is there, then a silo fewer each round."""
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what takes most of a tiny run's time: the picture, and waiting for the disk."""
-    monkeypatch.setattr("feddig.runs.outcome.draw_run", lambda path: None)
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 def smaller_dataset() -> Dataset:
     """Draw half of the tiny data set: these are many runs."""
     return draw_tiny_dataset(120, 40)
@@ -264,6 +257,7 @@ def rounds_in_checkpoint(folder: Path) -> int:
     return int(header(path)["rounds"]) if path.exists() else 0
 
 
+@pytest.mark.slow
 def test_a_process_killed_twice_goes_on_to_the_same_bytes(
     never_killed: dict[str, object], tmp_path: Path
 ) -> None:
@@ -330,7 +324,7 @@ os.replace = replace_or_die
 }
 
 
-IN_EVERY_TEST_RUN = ("before experiment.toml is in place", "with a row of metrics but no checkpoint")
+IN_EVERY_TEST_RUN = ("with a row of metrics but no checkpoint",)
 """The others are slow, and crashes like them are tried above without a process."""
 
 

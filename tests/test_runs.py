@@ -28,7 +28,7 @@ from feddig import (
     run,
     run_grid,
 )
-from feddig.digest.digest import read_digest
+from feddig.digest.digest_file import read_digest
 from feddig.experiment.toml import experiment_from_table, keys
 from feddig.files import write_tensors
 from feddig.report.measures import MEASURES
@@ -42,13 +42,6 @@ WITH_DIGESTS = ("feddig", "feddig+feddyn", "feddig+adabest", "digests-only")
 GOLDEN = Path(__file__).parent / "golden" / "fashion_mini.json"
 
 
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what takes most of a tiny run's time: the picture, and waiting for the disk."""
-    monkeypatch.setattr("feddig.runs.outcome.draw_run", lambda path: None)
-    monkeypatch.setattr("os.fsync", lambda handle: None)
-
-
 @pytest.fixture(scope="module")
 def feddig_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One whole run of FedDig, picture and all, for tests that only look at it."""
@@ -60,7 +53,6 @@ def feddig_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- same seed, same bytes
 
 
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(
     algorithm: str, tiny_dataset: Dataset, tmp_path: Path
@@ -89,7 +81,6 @@ def test_the_same_tensors_and_facts_give_the_same_file(tmp_path: Path) -> None:
     assert len(written) == 1
 
 
-@pytest.mark.usefixtures("quick")
 def test_what_else_draws_random_numbers_in_the_process_has_no_say(
     tiny_dataset: Dataset, tmp_path: Path
 ) -> None:
@@ -103,7 +94,6 @@ def test_what_else_draws_random_numbers_in_the_process_has_no_say(
     assert contents(tmp_path / "calm") == contents(tmp_path / "stormy")
 
 
-@pytest.mark.usefixtures("quick")
 def test_a_run_from_the_saved_experiment_gives_the_same_bytes(tiny_dataset: Dataset, tmp_path: Path) -> None:
     experiment = make_tiny_experiment(algorithm={"name": "feddig+feddyn"}, training={"rounds": 4})
     run(experiment, tmp_path / "first", dataset=tiny_dataset)
@@ -111,6 +101,7 @@ def test_a_run_from_the_saved_experiment_gives_the_same_bytes(tiny_dataset: Data
     assert contents(tmp_path / "first") == contents(tmp_path / "again")
 
 
+@pytest.mark.usefixtures("pictures")
 def test_the_same_run_draws_the_same_picture(feddig_run: Path, tiny_dataset: Dataset, tmp_path: Path) -> None:
     run(make_tiny_experiment(), tmp_path / "again", dataset=tiny_dataset)
     assert (feddig_run / "curves.png").read_bytes() == (tmp_path / "again" / "curves.png").read_bytes()
@@ -161,7 +152,6 @@ def test_the_top_level_seed_changes_all_but_what_has_a_seed_of_its_own(tiny_data
     }
 
 
-@pytest.mark.usefixtures("quick")
 def test_digest_seed_leaves_the_batches_of_the_silos_alone(tiny_dataset: Dataset, tmp_path: Path) -> None:
     for seed in (0, 1):
         experiment = make_tiny_experiment(digest={"seed": seed}, training={"rounds": 1})
@@ -171,7 +161,6 @@ def test_digest_seed_leaves_the_batches_of_the_silos_alone(tiny_dataset: Dataset
     assert one["losses"]["joint"] != other["losses"]["joint"]
 
 
-@pytest.mark.usefixtures("quick")
 def test_the_top_level_seed_changes_the_batches_too(tiny_dataset: Dataset, tmp_path: Path) -> None:
     """One's own network starts from the same weights, and all other streams have seeds of their own."""
     own = {"data": {"seed": 0}, "absence": {"seed": 0}, "digest": {"seed": 0}, "training": {"rounds": 1}}
@@ -185,7 +174,6 @@ def test_the_top_level_seed_changes_the_batches_too(tiny_dataset: Dataset, tmp_p
     assert losses[0] == pytest.approx(losses[1], rel=0.5), "the same data in another order"
 
 
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("algorithm", ["fedavg", "feddig", "feddig+adabest"])
 @pytest.mark.parametrize(("scenario", "first_leave"), [("sequential", 3), ("temporary", 1), ("forever", 1)])
 def test_absence_never_changes_the_batch_order(
@@ -228,6 +216,7 @@ def test_a_feddig_run_leaves_every_file_of_the_contract(feddig_run: Path) -> Non
     ]
 
 
+@pytest.mark.usefixtures("pictures")
 def test_a_run_without_digests_leaves_neither_digests_nor_guidance(
     tiny_dataset: Dataset, tmp_path: Path
 ) -> None:
@@ -410,7 +399,6 @@ def test_the_summary_follows_from_the_files_next_to_it(feddig_run: Path) -> None
     assert summary["versions"]["torch"] == torch.__version__
 
 
-@pytest.mark.usefixtures("quick")
 def test_measures_of_long_runs_are_reached_in_long_runs(tiny_dataset: Dataset, tmp_path: Path) -> None:
     experiment = make_tiny_experiment(
         algorithm={"name": "frozen"}, absence={"scenario": "temporary"}, training={"rounds": 66}
@@ -428,7 +416,7 @@ def test_measures_of_long_runs_are_reached_in_long_runs(tiny_dataset: Dataset, t
 
 @pytest.mark.parametrize("algorithm", ["feddig", "feddyn"])
 def test_the_saved_experiment_leaves_nothing_open(
-    algorithm: str, tiny_dataset: Dataset, tmp_path: Path, quick: None
+    algorithm: str, tiny_dataset: Dataset, tmp_path: Path
 ) -> None:
     experiment = make_tiny_experiment(algorithm={"name": algorithm}, training={"rounds": 1})
     run(experiment, tmp_path / "run", dataset=tiny_dataset)
@@ -468,7 +456,6 @@ def _age_tensors(path: Path) -> None:
     path.write_bytes(data.replace(now, now.replace(b"1", b"0")))
 
 
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     ("name", "age"),
     [
@@ -512,7 +499,6 @@ def golden_experiment(algorithm: str) -> Experiment:
     )
 
 
-@pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize("algorithm", ["fedavg", "feddig"])
 def test_a_small_demo_gives_the_committed_accuracies_and_the_same_bytes_twice(
     algorithm: str, tmp_path: Path

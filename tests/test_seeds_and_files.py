@@ -1,4 +1,4 @@
-"""Random streams that never disturb each other, and files that are never half written."""
+"""Random streams that are independent of each other, and files that are never half written."""
 
 import os
 import stat
@@ -19,7 +19,7 @@ from feddig.seeds import derive, numpy_stream, seeded_uniforms, torch_stream
 
 
 def test_a_derived_seed_is_the_same_on_every_machine_and_in_every_release() -> None:
-    """The first 8 bytes of SHA-256 of "0/batches/2/17", less one bit."""
+    """The first 8 bytes of SHA-256 of "0/batches/2/17", without the last bit."""
     assert derive(0, "batches", 2, 17) == 7673668631788296146
 
 
@@ -80,7 +80,7 @@ def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="only POSIX has these permissions")
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o027, 0o640), (0o077, 0o600)])
-def test_colleagues_may_read_what_the_users_umask_allows(tmp_path: Path, umask: int, mode: int) -> None:
+def test_the_users_umask_decides_who_may_read_a_file(tmp_path: Path, umask: int, mode: int) -> None:
     before = os.umask(umask)
     try:
         write_atomically(tmp_path / "file", "x")
@@ -110,10 +110,10 @@ def test_a_failed_write_leaves_the_old_content(
     assert path.read_text() == "new"
 
 
-def test_the_content_is_on_disk_before_it_gets_its_name(
+def test_the_content_is_on_disk_before_the_file_is_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else a power cut could leave an empty file under the right name."""
+    """Otherwise a power cut could leave an empty file."""
     done: list[str] = []
     sync, move = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda handle: (done.append("sync"), sync(handle))[1])
@@ -147,7 +147,7 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
     assert len({(tmp_path / str(number)).read_bytes() for number in range(5)}) == 1
 
 
-def test_facts_cannot_pose_as_another_kind_or_version(tmp_path: Path) -> None:
+def test_facts_cannot_change_the_kind_or_the_version(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     write_tensors(path, "model", ARRAYS, {"format": "feddig-digest", "format_version": "9", "content": "y"})
     facts = read_tensors(path, "model")[1]
@@ -227,7 +227,7 @@ def test_a_content_hash_knows_where_one_chunk_ends() -> None:
     assert content_hash() == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 
-# --- the nearest right word
+# --- the nearest known word
 
 
 def test_the_nearest_word_or_else_all_of_them() -> None:

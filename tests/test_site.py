@@ -37,7 +37,7 @@ checker = load_tool("check_site")
     [
         ("README.md", "index.md"),
         ("SECURITY.md", "security.md"),
-        ("docs/privacy.md", "privacy.md"),
+        ("docs/guide/privacy.md", "guide/privacy.md"),
         ("docs/images/one-round.svg", "images/one-round.svg"),
         ("benchmarks/results/chaos.png", "files/benchmarks/results/chaos.png"),
         ("src/feddig/core/training.py", "files/src/feddig/core/training.py.md"),
@@ -48,20 +48,18 @@ def test_every_file_has_a_path_in_the_site(path: str, place: str) -> None:
     assert pages.place_in_site(path) == place
 
 
-def test_links_are_changed_to_these_paths() -> None:
-    text = (
-        "[a](privacy.md#top) [b](../SECURITY.md) ![c](../benchmarks/results/chaos.png) [d](https://flower.ai)"
+def test_links_are_turned_to_these_places() -> None:
+    text = "[a](privacy.md#top) [b](../../SECURITY.md) ![c](../../benchmarks/results/chaos.png) [d](https://flower.ai)"
+    turned = pages.with_links_of_site("docs/guide/federation.md", text)
+    assert turned == (
+        "[a](privacy.md#top) [b](../security.md) ![c](../files/benchmarks/results/chaos.png) [d](https://flower.ai)"
     )
-    changed = pages.with_links_of_site("docs/federation.md", text)
-    assert changed == (
-        "[a](privacy.md#top) [b](security.md) ![c](files/benchmarks/results/chaos.png) [d](https://flower.ai)"
-    )
-    assert pages.with_links_of_site("README.md", "[x](docs/data.md)") == "[x](data.md)"
+    assert pages.with_links_of_site("README.md", "[x](docs/guide/data.md)") == "[x](guide/data.md)"
 
 
 @pytest.mark.parametrize("code", ["`[a](../x.md)`", "```\n[a](../x.md)\n```"])
 def test_code_is_left_as_it_is(code: str) -> None:
-    assert pages.with_links_of_site("docs/data.md", f"text\n\n{code}\n") == f"text\n\n{code}\n"
+    assert pages.with_links_of_site("docs/guide/data.md", f"text\n\n{code}\n") == f"text\n\n{code}\n"
 
 
 def test_a_file_is_shown_whole_even_if_it_holds_fences() -> None:
@@ -74,7 +72,7 @@ def test_a_file_is_shown_whole_even_if_it_holds_fences() -> None:
 
 def test_every_document_is_in_the_navigation_once() -> None:
     text = (ROOT / "mkdocs.yml").read_text("utf-8")
-    listed = re.findall(r"([a-z-]+\.md)$", text[text.index("\nnav:") :], flags=re.MULTILINE)
+    listed = re.findall(r"([a-z/-]+\.md)$", text[text.index("\nnav:") :], flags=re.MULTILINE)
     assert sorted(listed) == sorted(map(pages.place_in_site, pages.documents()))
 
 
@@ -129,7 +127,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning_and_loads_nothing(site: Path) -> None:
     assert list(checker.faults(site)) == []
-    assert len(list(site.glob("*.html"))) > 25
+    assert len(list(site.rglob("*.html"))) > 25
 
 
 @pytest.mark.slow
@@ -144,7 +142,7 @@ def test_a_page_shows_what_it_links_to(site: Path) -> None:
 
 @pytest.mark.slow
 def test_the_api_shows_docstrings(site: Path) -> None:
-    text = (site / "api.html").read_text("utf-8")
+    text = (site / "reference" / "api.html").read_text("utf-8")
     assert 'id="feddig.run_grid"' in text
     assert "Draw the table of a scenario" in text
 
@@ -152,7 +150,7 @@ def test_the_api_shows_docstrings(site: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.browser
 def test_the_search_works_from_disk_without_a_request(site: Path, browser: Browser) -> None:
-    browser.open(site / "federation.html", theme="dark")
+    browser.open(site / "guide" / "federation.html", theme="dark")
     assert browser.evaluate("document.body.dataset.mdColorScheme") == "slate"
     browser.evaluate("document.querySelector('.md-search__input').focus(); 1")
     browser.call("Input.insertText", text="ledger")

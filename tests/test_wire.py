@@ -1,4 +1,4 @@
-"""Our messages on Flower's wire: what goes in comes out, and nothing else is believed."""
+"""Messages are read as they were packed, and invalid ones are refused."""
 
 import io
 import tracemalloc
@@ -53,7 +53,7 @@ FACTS: Mapping[str, str | int | float | list[float]] = {
 DIGEST = Digest(2, torch.rand(3, 4), torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.0, 1.0]]), FACTS)
 
 
-def test_a_request_comes_out_as_it_went_in() -> None:
+def test_a_request_is_read_as_it_was_packed() -> None:
     found = read_request(pack_request(REQUEST, ABOUT), SIZE)
     assert (found.silo, found.round) == (2, 7)
     assert torch.equal(found.weights, REQUEST.weights)
@@ -67,13 +67,13 @@ def test_a_request_comes_out_as_it_went_in() -> None:
     assert read_silo(pack_silo(3)) == 3
 
 
-def test_a_reply_comes_out_as_it_went_in() -> None:
+def test_a_reply_is_read_as_it_was_packed() -> None:
     found = read_reply(pack_reply(REPLY), REQUEST)
     assert torch.equal(found.update, REPLY.update)
     assert replace(found, update=REPLY.update) == REPLY
 
 
-def test_a_digest_comes_out_as_it_went_in() -> None:
+def test_a_digest_is_read_as_it_was_packed() -> None:
     found = read_digest_of(pack_digest(DIGEST), 2)
     assert torch.equal(found.features, DIGEST.features)
     assert torch.equal(found.labels, DIGEST.labels)
@@ -125,7 +125,7 @@ GOOD = npy(np.zeros(SIZE, np.float32))
         (pack_reply(replace(REPLY, loss=float("nan"))), "its loss is nan"),
     ],
 )
-def test_a_reply_that_is_not_sound_is_refused(content: RecordDict, reason: str) -> None:
+def test_an_invalid_reply_is_refused(content: RecordDict, reason: str) -> None:
     with pytest.raises(WireError, match=reason):
         read_reply(content, REQUEST)
 
@@ -141,7 +141,7 @@ def test_an_update_far_longer_than_the_model_is_refused(value: float) -> None:
 
 
 def with_header(header: str) -> RecordDict:
-    """Make a reply whose update says this of itself, and has the bytes of a good one."""
+    """Make a reply whose update has this header and the bytes of a valid one."""
     said = header.encode()
     length = len(said).to_bytes(2, "little")
     return with_update(raw(b"\x93NUMPY\x01\x00" + length + said + bytes(4 * SIZE)))
@@ -195,7 +195,7 @@ def with_file(change: Callable[[bytes], object]) -> RecordDict:
         (pack_digest(replace(DIGEST, silo=1)), "silo 1, not 2"),
     ],
 )
-def test_a_digest_that_is_not_sound_is_refused(content: RecordDict, reason: str) -> None:
+def test_an_invalid_digest_is_refused(content: RecordDict, reason: str) -> None:
     with pytest.raises(WireError, match=reason):
         read_digest_of(content, 2)
 
@@ -203,7 +203,7 @@ def test_a_digest_that_is_not_sound_is_refused(content: RecordDict, reason: str)
 TERMS = Terms((4,), 2, FACTS)
 
 
-def test_a_digest_that_is_as_agreed_is_taken() -> None:
+def test_a_digest_that_fulfils_the_terms_is_accepted() -> None:
     assert read_digest_of(pack_digest(DIGEST), 2, TERMS).hash == DIGEST.hash
 
 
@@ -235,12 +235,12 @@ def test_a_digest_of_huge_numbers_is_refused() -> None:
         (replace(TERMS, facts={**FACTS, "mechanism": "paper-laplace"}), "its mechanism is 'none'"),
     ],
 )
-def test_a_digest_that_is_not_as_agreed_is_refused(terms: Terms, reason: str) -> None:
+def test_a_digest_that_breaks_the_terms_is_refused(terms: Terms, reason: str) -> None:
     with pytest.raises(WireError, match=reason):
         read_digest_of(pack_digest(DIGEST), 2, terms)
 
 
-def test_an_evaluation_comes_out_as_it_went_in() -> None:
+def test_an_evaluation_is_read_as_it_was_packed() -> None:
     assert read_score(pack_score(Score(62.5, 80), 2, 7), 2, 7) == Score(62.5, 80)
 
 
@@ -255,12 +255,12 @@ def test_an_evaluation_comes_out_as_it_went_in() -> None:
         (pack_score(Score(50.0, -8), 2, 7), "its samples is -8"),
     ],
 )
-def test_an_evaluation_that_is_not_sound_is_refused(content: RecordDict, reason: str) -> None:
+def test_an_invalid_evaluation_is_refused(content: RecordDict, reason: str) -> None:
     with pytest.raises(WireError, match=reason):
         read_score(content, 2, 7)
 
 
-# --- the engine, over a grid that does as it is told
+# --- the engine, over a grid with given answers
 
 
 class FakeGrid:
@@ -295,13 +295,13 @@ class FakeGrid:
 
 
 def write(content: RecordDict, node: int, kind: str, *, ttl: float, group_id: str) -> Any:
-    """Write a message without the run that Flower's own belong to."""
+    """Write a message that belongs to no run."""
     metadata = type("Metadata", (), {"dst_node_id": node, "message_type": kind, "group_id": group_id})
     return type("Message", (), {"content": content, "metadata": metadata})
 
 
 class FakeReply:
-    """Has of a message what the engine looks at."""
+    """A message with only what the engine reads."""
 
     def __init__(self, reply_to: str, content: Any) -> None:
         self.metadata = type("Metadata", (), {"reply_to_message_id": reply_to, "src_node_id": 1})
@@ -365,7 +365,7 @@ def test_without_a_valid_reply_by_the_deadline_a_silo_is_absent(
     assert "silo 1, round 7" in caplog.text
 
 
-def test_nobody_there_ends_at_once() -> None:
+def test_a_round_without_silos_ends_at_once() -> None:
     grid = FakeGrid({})
     engine = engine_over(grid, present=np.zeros((3, 9), dtype=bool))
     assert engine.exchange(requests()) == []

@@ -1,6 +1,6 @@
-"""Check that the built documentation site asks nobody for anything: `python tools/check_site.py site`.
+"""Check that the built documentation site loads nothing from elsewhere: `python tools/check_site.py site`.
 
-Links that a person may click lead where they like. What a browser loads by itself must lie in the site.
+Links may lead to any place. What a browser loads by itself must be a file of the site.
 """
 
 import re
@@ -11,23 +11,23 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "link": "href"}
-"""Elements that a browser fetches something for, and the attribute that says what."""
+"""The elements that make a browser load something, and the attribute with its address."""
 
 NOT_LOADED = {"canonical", "next", "prev", "alternate", "edit"}
-"""Kinds of <link> that only tell where something is."""
+"""Kinds of <link> that a browser does not load."""
 
 IN_STYLE = re.compile(r"""(?:url\(|@import)\s*["']?([^"')\s;]+)""")
 
 
 class Loads(HTMLParser):
-    """Collects the addresses that a page loads, and what it says in styles."""
+    """Collects the addresses that a page loads."""
 
     def __init__(self) -> None:
         super().__init__()
         self.addresses: list[str] = []
 
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
-        """Note what an element loads."""
+        """Collect the addresses that an element loads."""
         given = {name: value or "" for name, value in attributes}
         if tag == "link" and given.get("rel", "") in NOT_LOADED:
             return
@@ -48,7 +48,7 @@ def loads_of(file: Path) -> list[str]:
 
 
 def faults(site: Path) -> Iterator[str]:
-    """Say of each page and style sheet what it loads from elsewhere, or what is missing."""
+    """Yield a line for each address that a page or style sheet loads from elsewhere, or that is missing."""
     for file in sorted([*site.rglob("*.html"), *site.rglob("*.css")]):
         for address in loads_of(file):
             parts = urlsplit(address)
@@ -61,15 +61,15 @@ def faults(site: Path) -> Iterator[str]:
 
 
 def _target(site: Path, file: Path, path: str) -> Path:
-    """Give the file that an address in a page means; 404.html names its own from the top."""
+    """Return the file that an address in a page means; 404.html uses addresses from the top."""
     return site / path.lstrip("/") if path.startswith("/") else file.parent / path
 
 
 def main() -> None:
-    """Check the site in the folder that is given."""
+    """Check the site in the given folder."""
     site = Path(sys.argv[1])
     if not (site / "index.html").is_file():
-        sys.exit(f"{site}: holds no site; make docs builds one")
+        sys.exit(f"{site}: holds no site; build it with `make docs`")
     found = list(faults(site))
     if found:
         sys.exit("\n".join(found))

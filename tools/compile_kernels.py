@@ -1,7 +1,7 @@
-"""Compile the GPU's kernels on a machine without one: python tools/compile_kernels.py (needs triton).
+"""Compile the kernels on a machine without a GPU: python tools/compile_kernels.py (needs triton).
 
-Each kernel is called as in training, with tensors of every number format and shape in use, and instead of running it
-is compiled for an H200. This finds what Triton refuses; whether a kernel is right, only tests/test_gpu.py can tell.
+Each kernel is called as in training, with tensors of every number format and shape in use, but it is compiled for an
+H200 instead of run. This finds what Triton refuses; only tests/test_gpu.py tests whether a kernel is right.
 """
 
 import itertools
@@ -13,7 +13,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
-from feddig.gpu.kernels import painting, stage
+from feddig.gpu.kernels import conv_pool, transposed_convolution
 
 HOPPER = GPUTarget("cuda", 90, 32)
 TYPES = {torch.float32: "*fp32", torch.bfloat16: "*bf16", torch.uint8: "*u8"}
@@ -40,11 +40,13 @@ def main() -> None:
     for inputs, outputs, precision in itertools.product((1, 3, 4), (16, 32, 64), ("bf16", "tf32", "ieee")):
         dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         images, weight = torch.rand(256, inputs, 32, 32), torch.rand(outputs, inputs, 3, 3, dtype=dtype)
-        out, winner = stage.convolve_pool(images, weight, torch.rand(outputs, dtype=dtype), dtype, precision)
+        out, winner = conv_pool.convolve_pool(
+            images, weight, torch.rand(outputs, dtype=dtype), dtype, precision
+        )
         for of_images in (False, True):
-            stage.convolve_pool_gradients(images, weight, out, winner, precision, of_images=of_images)
-        out, winner = stage.pool(out, torch.rand(outputs, dtype=dtype))
-        stage.pool_gradients(out, winner)
+            conv_pool.convolve_pool_gradients(images, weight, out, winner, precision, of_images=of_images)
+        out, winner = conv_pool.pool(out, torch.rand(outputs, dtype=dtype))
+        conv_pool.pool_gradients(out, winner)
         if inputs == 4:
             continue
         features, first, second = (
@@ -53,8 +55,9 @@ def main() -> None:
             torch.rand(16, 2, 2, inputs),
         )
         bias = torch.rand(16)
-        painted = painting.paint(features, first, bias, second, torch.rand(inputs), precision)
-        painting.paint_gradients(features, first, bias, second, painted, painted, precision)
+        weights = (features, first, bias, second)
+        guidance = transposed_convolution.transposed_convolutions(*weights, torch.rand(inputs), precision)
+        transposed_convolution.transposed_convolution_gradients(*weights, guidance, guidance, precision)
     print(f"{len(compiled)} kernels compiled for {HOPPER.backend} {HOPPER.arch}")
 
 

@@ -1,21 +1,21 @@
-"""Write docs/settings.md from the settings themselves, so that the page and the program cannot disagree."""
+"""Write docs/reference/settings.md from the settings themselves, so that the page and the program cannot disagree."""
 
 import dataclasses
 import math
 from pathlib import Path
 from typing import Any
 
-from feddig.experiment.toml import keys
+from feddig.experiment.toml import choices_of, keys
 
-PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
 
 HEAD = """# Every key of an experiment
 
-One experiment is one TOML file. What a file leaves out has the default below; the defaults are the paper's.
-`--set section.key=value` changes a key from the command line. A results folder's `experiment.toml` is the same
-experiment with nothing left open, and can be run again as it is.
+One experiment is one TOML file. A key that is left out has the default below; the defaults are the paper's.
+`--set section.key=value` changes a key on the command line. The `experiment.toml` of a results folder holds every key
+of its run, and can be run again.
 
-This page is written by `tools/document_settings.py`; a test keeps it current.
+`tools/document_settings.py` writes this page; a test keeps it current.
 
 | key | default | meaning |
 |---|---|---|
@@ -27,7 +27,7 @@ _WORDS = {"least": "at least", "above": "above", "most": "at most", "below": "be
 def page() -> str:
     """Spell the whole page."""
     return HEAD + "".join(
-        f"| `{key}` | {_default(field)} | {_meaning(field)} |\n" for key, field in keys().items()
+        f"| `{key}` | {_default(field)} | {_meaning(key, field)} |\n" for key, field in keys().items()
     )
 
 
@@ -42,13 +42,13 @@ def _default(field: dataclasses.Field[Any]) -> str:
     return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
 
 
-def _meaning(field: dataclasses.Field[Any]) -> str:
+def _meaning(key: str, field: dataclasses.Field[Any]) -> str:
     limits = field.metadata
     if not limits:
         return "see [algorithms](algorithms.md)"
     words = str(limits["means"]).replace("|", "\\|")
-    if limits["choices"]:
-        words += ": " + ", ".join(f"`{choice}`" for choice in limits["choices"])
+    if choices := choices_of(key, limits):
+        words += ": " + ", ".join(f"`{choice}`" for choice in choices)
     edges = [f"{_WORDS[name]} {limits[name]:g}" for name in _WORDS if math.isfinite(limits[name])]
     return words + (f" ({', '.join(edges)})" if edges else "")
 

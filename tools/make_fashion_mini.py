@@ -2,7 +2,7 @@
 
     python tools/make_fashion_mini.py FOLDER
 
-The same files give the same arrays. The fingerprint that it prints belongs into feddig/data/bundled.py.
+The same files give the same arrays. Copy the printed fingerprint into feddig/data/bundled.py.
 """
 
 import argparse
@@ -25,26 +25,26 @@ TEST_PER_CLASS = 100
 
 
 def choose(images: Images, part: str, per_class: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw as many images from each class, and shuffle them."""
+    """Draw the same number of images from each class, and shuffle them."""
     stream = numpy_stream(SEED, "fashion-mini", part)
     drawn = [
         stream.choice(np.flatnonzero(images.labels == label), size=per_class, replace=False)
         for label in np.unique(images.labels)
     ]
     chosen = stream.permutation(np.concatenate(drawn))
-    # the channel is left out: the shape on disk is that of the original files
+    # without the channel, as in the original files
     return np.ascontiguousarray(images.pixels[chosen, 0]), images.labels[chosen].astype(np.uint8)
 
 
 def compress(array: np.ndarray) -> bytes:
-    """Turn an array into the bytes of an .npy file, compressed as far as xz goes."""
+    """Return an array as an .npy file, compressed by xz."""
     plain = io.BytesIO()
     np.save(plain, array, allow_pickle=False)
     return lzma.compress(plain.getvalue(), preset=9 | lzma.PRESET_EXTREME)
 
 
 def main(words: list[str] | None = None) -> None:
-    """Read the folder, write the four files and print what they amount to."""
+    """Read the folder, write the four files and print their size and fingerprint."""
     parser = argparse.ArgumentParser(
         description="Make fashion-mini from the four IDX files of Fashion-MNIST."
     )

@@ -1,7 +1,7 @@
-"""What the documentation site has beyond docs/: a hook for mkdocs.
+"""Add files outside docs/ to the documentation site: a hook for mkdocs.
 
-Documents link to files all over the repository, by paths that work where the repository is browsed. Here each
-such file becomes a part of the site, and the links are turned to where it lies there:
+Documents link to files of the repository by relative paths. Each such file becomes a part of the site, and the links
+are changed to its place there:
 
 - README.md is the start page, and the other documents of the top folder are pages by their own name;
 - pictures are copied;
@@ -17,7 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 FILES = "files"
-"""Folder of the site for what is neither a document nor in docs/."""
+"""Folder of the site for files that are neither documents nor in docs/."""
 
 PICTURES = {".png", ".svg", ".jpg"}
 LANGUAGES = {".py": "python", ".toml": "toml", ".json": "json", ".csv": "text", ".cff": "yaml"}
@@ -27,7 +27,7 @@ CODE = re.compile(r"^```.*?^```|`[^`\n]+`", re.DOTALL | re.MULTILINE)
 
 
 def place_in_site(path: str) -> str:
-    """Give where a file of the repository lies in the site, as the name that mkdocs knows it by."""
+    """Return the place of a repository's file in the site, as mkdocs names it."""
     folder, name = posixpath.split(path)
     if folder == "docs" or folder.startswith("docs/"):
         return posixpath.relpath(path, "docs")
@@ -39,7 +39,7 @@ def place_in_site(path: str) -> str:
 
 
 def links_of(page: str, text: str) -> Iterator[tuple[re.Match[str], str]]:
-    """Find the links of a document to files of the repository: the match, and the file's path."""
+    """Yield the links of a document to files of the repository, each as its match and the file's path."""
     code = [found.span() for found in CODE.finditer(text)]
     for link in LINK.finditer(text):
         inside_code = any(start <= link.start() < end for start, end in code)
@@ -48,7 +48,7 @@ def links_of(page: str, text: str) -> Iterator[tuple[re.Match[str], str]]:
 
 
 def with_links_of_site(page: str, text: str) -> str:
-    """Turn the links of a document to where their targets lie in the site."""
+    """Change the links of a document to the places of their targets in the site."""
     here = posixpath.dirname(place_in_site(page))
     parts, end = [], 0
     for link, path in links_of(page, text):
@@ -59,19 +59,19 @@ def with_links_of_site(page: str, text: str) -> str:
 
 
 def documents() -> list[str]:
-    """List the documents: those of the top folder, and those in docs/."""
+    """List the documents in the top folder and in docs/."""
     found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     return sorted(path.relative_to(ROOT).as_posix() for path in found)
 
 
 def linked_files() -> list[str]:
-    """List what documents link to and mkdocs would not find by itself."""
+    """List the files that documents link to and that mkdocs does not find by itself."""
     paths = {path for page in documents() for _, path in links_of(page, (ROOT / page).read_text("utf-8"))}
     return sorted(path for path in paths if place_in_site(path).startswith(f"{FILES}/"))
 
 
 def as_page(path: str) -> str:
-    """Show a text file as a page, which the search leaves out: documents are what people look for."""
+    """Return a page that shows a text file; the search leaves it out, because readers look for documents."""
     text = (ROOT / path).read_text("utf-8")
     fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
     language = LANGUAGES.get(Path(path).suffix, "text")
@@ -79,11 +79,11 @@ def as_page(path: str) -> str:
     return f"{head}{fence}{language}\n{text.rstrip()}\n{fence}\n"
 
 
-# --- what mkdocs calls
+# --- called by mkdocs
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the documents of the top folder and the files that are linked to."""
+    """Add the documents of the top folder and the linked files."""
     from mkdocs.structure.files import File
 
     for page in documents():
@@ -99,7 +99,7 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Turn the links of every document; a page that shows a file has none."""
+    """Change the links of every document; a page that shows a file has none."""
     home = {place_in_site(document): document for document in documents()}
     document = home.get(page.file.src_uri)
     return markdown if document is None else with_links_of_site(document, markdown)

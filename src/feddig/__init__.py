@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from feddig.data.dataset import Dataset
     from feddig.data.load import dataset_from_arrays, load_dataset
     from feddig.data.partition import Partition, draw_partition
-    from feddig.digest.digest import Digest, make_digest, read_digest, write_digest
+    from feddig.digest.digest import Digest, make_digest
+    from feddig.digest.digest_file import read_digest, write_digest
     from feddig.errors import FedDigError
     from feddig.experiment.experiment import Experiment
     from feddig.experiment.setup import Networks
@@ -36,12 +37,12 @@ _HOMES = {
     "grid": "runs.compare",
     "load_dataset": "data.load",
     "make_digest": "digest.digest",
-    "read_digest": "digest.digest",
+    "read_digest": "digest.digest_file",
     "read_experiment": "experiment.toml",
     "resume": "runs.run",
     "run": "runs.run",
     "run_grid": "runs.compare",
-    "write_digest": "digest.digest",
+    "write_digest": "digest.digest_file",
     "write_experiment": "experiment.toml",
 }
 

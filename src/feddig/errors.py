@@ -1,11 +1,11 @@
-"""The errors that a user can cause, and can mend."""
+"""The errors that a user can cause and correct."""
 
 import difflib
 from collections.abc import Iterable
 
 
 class FedDigError(Exception):
-    """Something the user can put right; its text is one line that names the place and the remedy."""
+    """An error that the user can correct; its text is one line that names the place and the remedy."""
 
 
 class SettingError(FedDigError):
@@ -17,7 +17,7 @@ class DataError(FedDigError):
 
 
 class FileFormatError(FedDigError):
-    """A file of ours (digest, encoder, checkpoint, results) that is damaged or of another version."""
+    """A FedDig file (digest, encoder, checkpoint, results) that is damaged or of another version."""
 
 
 class BudgetError(FedDigError):
@@ -29,13 +29,13 @@ class DivergenceError(FedDigError):
 
 
 def first_line(error: Exception) -> str:
-    """Say in one line what another's exception says in many, or in none."""
+    """Return an exception's type and the first line of its text."""
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Spell out the right words for a wrong one: the nearest if there is one, else all of them."""
+    """Suggest the known word that is nearest to a wrong one, or list all known words."""
     choices = sorted(known)
     close = difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else "choose from " + ", ".join(choices)

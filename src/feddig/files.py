@@ -1,8 +1,9 @@
-"""Writing files so that a crash leaves the old one or the new one, never half of either."""
+"""Write and read files that are never half written; and find the user's cache."""
 
 import hashlib
 import json
 import os
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,13 +16,13 @@ from feddig.errors import FileFormatError
 
 FORMAT_VERSION = 1
 STARTING = ".starting"
-"""Marks a results folder as ours until its experiment.toml is written: what a killed start left may be cleared away."""
+"""Marks a results folder until its experiment.toml is written, so that a killed start can be cleared away."""
 HEAD = "feddig"
-"""The metadata key of a safetensors file under which our facts stand, as JSON."""
+"""The metadata key of a safetensors file that holds FedDig's facts, as JSON."""
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
-    """Put the content at path in one step that survives a kill or a power cut."""
+    """Write a file in one step, so that a kill or a power cut leaves the old or the new content."""
     data = content.encode() if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
@@ -30,7 +31,7 @@ def write_atomically(path: Path, content: bytes | str) -> None:
             stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
-        # mkstemp makes files private; results are for colleagues too
+        # mkstemp makes files private, but colleagues may read results
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
     except BaseException:
@@ -51,7 +52,7 @@ def _umask() -> int:
 
 
 def write_tensors(path: Path, kind: str, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
-    """Write a safetensors file that says what kind of FedDig file it is, and in which version."""
+    """Write a safetensors file that names its kind and its format version."""
     body = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     head = {
         **facts,
@@ -59,12 +60,12 @@ def write_tensors(path: Path, kind: str, tensors: Mapping[str, np.ndarray], fact
         "format_version": str(FORMAT_VERSION),
         "content": _content(body),
     }
-    # one key only: safetensors writes several in random order, and the same content must give the same bytes
+    # one key only, because safetensors writes several in random order and the same content must give the same bytes
     write_atomically(path, save(body, metadata={HEAD: json.dumps(head, sort_keys=True)}))
 
 
 def read_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:
-    """Read such a file back; refuse one that is damaged, of another kind or of another version."""
+    """Read such a file; refuse one that is damaged, of another kind or of another version."""
     try:
         with safe_open(path, framework="numpy") as opened:
             head = json.loads((opened.metadata() or {}).get(HEAD, "{}"))
@@ -87,7 +88,7 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str
 
 
 def _content(tensors: Mapping[str, np.ndarray]) -> str:
-    """Hash tensors by name, shape, type and bytes."""
+    """Hash the names, shapes, types and bytes of tensors."""
     chunks = []
     for name, array in sorted(tensors.items()):
         chunks += [f"{name} {array.shape} {array.dtype}".encode(), np.ascontiguousarray(array).tobytes()]
@@ -104,9 +105,21 @@ def check_version(path: Path, found: object) -> None:
 
 
 def content_hash(*chunks: bytes) -> str:
-    """Hash bytes (SHA-256, hex), for naming content and noticing damage."""
+    """Return the SHA-256 of some chunks and their lengths, in hex."""
     state = hashlib.sha256()
     for chunk in chunks:
         state.update(len(chunk).to_bytes(8, "big"))
         state.update(chunk)
     return state.hexdigest()
+
+
+def cache_folder() -> Path:
+    """Return the folder in which programs on this platform keep what can be fetched again."""
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA")
+        return (Path(local) if local else Path.home() / "AppData" / "Local") / "feddig" / "Cache"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "feddig"
+    shared = os.environ.get("XDG_CACHE_HOME", "")
+    # the XDG standard says that a relative path is to be ignored
+    return (Path(shared) if os.path.isabs(shared) else Path.home() / ".cache") / "feddig"

@@ -106,13 +106,10 @@ class DigestSettings:
 class PrivacySettings:
     """[privacy]: the noise on a digest and what it promises."""
 
-    mechanism: str = setting(
-        "paper-laplace", "noise on the mixed features",
-        choices=("paper-laplace", "discrete-laplace", "discrete-gaussian", "none"),
-    )  # fmt: skip
+    mechanism: str = setting("paper-laplace", "noise on the mixed features")
     epsilon: float = setting(
         0.005,
-        "paper-laplace: the paper's epsilon, which bounds nothing by itself (docs/privacy.md); "
+        "paper-laplace: the paper's epsilon, which bounds nothing by itself (docs/explanation/privacy.md); "
         "discrete mechanisms: what the features promise a record",
         above=0,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from feddig.advise.choose import Setting
 from feddig.errors import SettingError
 from feddig.experiment.experiment import Experiment
-from feddig.privacy.mechanism import DISCRETE
+from feddig.privacy.mechanisms import MECHANISMS
 from feddig.settings import PrivacySettings
 
 CLIP = 350.0
@@ -35,8 +35,8 @@ def lay_grid(
     paper_epsilons: Sequence[float],
 ) -> list[Setting]:
     """List the settings: each mechanism at its own epsilons."""
-    levels: dict[str, Sequence[float | None]] = {"none": [None], "paper-laplace": paper_epsilons}
-    noises = [(name, level) for name in mechanisms for level in levels.get(name, epsilons)]
+    levels: dict[str, Sequence[float | None]] = {"": [None], "paper": paper_epsilons, "record": epsilons}
+    noises = [(name, level) for name in mechanisms for level in levels[MECHANISMS[name].epsilon_is]]
     return [
         Setting(size, mixing, mechanism, level)
         for (mechanism, level), size, mixing in itertools.product(noises, sizes, mixings)
@@ -79,25 +79,21 @@ def pace_experiment(experiment: Experiment, pace: Pace) -> Experiment:
 
 def settle(shared: Experiment, setting: Setting) -> Experiment:
     """Give the experiment of one setting."""
-    privacy = shared.privacy
-    if setting.mechanism in DISCRETE:
-        if privacy.clip_bound is None:
+    mechanism = MECHANISMS[setting.mechanism]
+    used = {key: getattr(shared.privacy, key) for key in mechanism.uses}
+    if "clip_bound" in used and used["clip_bound"] is None:
+        raise SettingError(
+            f"--clip-bound: {setting.mechanism} needs a public bound on features of this encoder; give one, or "
+            "leave the mechanism out of --mechanisms"
+        )
+    if setting.epsilon is not None:
+        labels = used.get("label_epsilon") or 0
+        if setting.epsilon <= labels:
             raise SettingError(
-                f"--clip-bound: {setting.mechanism} needs a public bound on features of this encoder; give one, or "
-                "leave the mechanism out of --mechanisms"
-            )
-        assert setting.epsilon is not None
-        features = setting.epsilon - (privacy.label_epsilon or 0)
-        if features <= 0:
-            raise SettingError(
-                f"--epsilons: {setting.epsilon:g} is not above privacy.label_epsilon, {privacy.label_epsilon:g}, "
+                f"--epsilons: {setting.epsilon:g} is not above privacy.label_epsilon, {labels:g}, "
                 "which is a part of it"
             )
-        delta = privacy.delta if setting.mechanism == "discrete-gaussian" else 0.0
-        privacy = replace(privacy, mechanism=setting.mechanism, epsilon=features, delta=delta)
-    else:
-        # bounds and labels' noise are not for these
-        epsilon = setting.epsilon or PrivacySettings().epsilon
-        privacy = PrivacySettings(setting.mechanism, epsilon, scale_size=privacy.scale_size, random="seeded")
+        used["epsilon"] = setting.epsilon - labels
+    privacy = PrivacySettings(**{**used, "mechanism": setting.mechanism, "random": "seeded"})
     digest = replace(shared.digest, samples_per_digest=setting.samples_per_digest, mixing=setting.mixing)
     return replace(shared, digest=digest, privacy=privacy)

@@ -1,6 +1,5 @@
 """Trying one setting of digests: what it promises, what attacks find in one silo's digests, how well a model learns."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -22,7 +21,6 @@ from feddig.errors import DataError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import Layout
 from feddig.models.encoder import load_encoder
-from feddig.privacy.accounting import promise
 from feddig.runs.build import Simulation, build_simulation
 from feddig.seeds import numpy_stream
 
@@ -81,9 +79,7 @@ def try_setting(
     digest = made.get(target.silo) or digest_of(simulation.silos[target.silo])
     digest = digest.to(torch.device("cpu"))
     resolved = simulation.experiment
-    promised = promise(
-        resolved.privacy, resolved.digest, math.prod(digest.features.shape[1:]), dataset.classes
-    )
+    promised = digest.promise
     linked, digests, unmixed = _attack(digest, target, resolved.digest.seed or 0)
     return Row(setting, promised.epsilon, promised.delta, linked, digests, unmixed, reached)
 

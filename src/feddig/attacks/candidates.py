@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from feddig.digest.digest import Digest
 from feddig.errors import DataError
-from feddig.privacy.mechanism import DISCRETE, laplace_scale
 
 
 @dataclass(frozen=True)
@@ -44,33 +43,23 @@ class Noise:
 
 def assumed_noise(digest: Digest, largest: float) -> Noise:
     """Read the noise off a digest; `largest` stands in for tau, which is the silo's: that of the candidates."""
-    mechanism = digest.facts["mechanism"]
-    if mechanism == "none":
-        return Noise(0.0)
-    if mechanism in DISCRETE:
-        told = digest.facts.get("noise_deviation")
-        if not isinstance(told, int | float):
-            raise ValueError(
-                f"{mechanism}: the digest does not tell its noise; give the attack the contract's"
-            )
-        return Noise(float(told), heavy_tails=mechanism == "discrete-laplace")
-    if mechanism != "paper-laplace":
-        raise ValueError(f"{mechanism}: give the attack the contract's noise")
-    epsilon, size = digest.facts["epsilon"], digest.facts["scale_size"]
-    assert isinstance(epsilon, int | float)
-    assert isinstance(size, int)
-    return Noise(math.sqrt(2) * laplace_scale(largest, epsilon, size), heavy_tails=True)
+    deviation = digest.mechanism.noise_deviation(digest.facts, largest)
+    if deviation is None:
+        raise ValueError(
+            f"{digest.facts['mechanism']}: the digest does not tell its noise; give the attack the contract's"
+        )
+    return Noise(deviation, digest.mechanism.heavy_tails)
 
 
 def clip_as_agreed(features: Tensor, digest: Digest) -> Tensor:
     """Hold features [samples, ...] to the clip that a digest tells; the grid is too fine for an attack to matter."""
-    if digest.facts["mechanism"] not in DISCRETE:
+    clip = digest.mechanism.clip(digest.facts)
+    if clip is None:
         return features
-    norm, bound = str(digest.facts["clip_norm"]), float(str(digest.facts["clip_bound"]))
-    if not digest.facts.get("signed", 0):
-        features = features.clamp(min=0)
+    norm, bound = clip.norm, float(clip.bound * clip.step)
+    features = features.clamp(min=0)
     if norm == "box":
-        return features.clamp(-bound, bound)
+        return features.clamp(max=bound)
     lengths: Tensor = torch.linalg.vector_norm(features.flatten(1), ord=1 if norm == "l1" else 2, dim=1)
     shrink = (bound / lengths.clamp(min=1e-12)).clamp(max=1)
     return features * shrink.view(-1, *[1] * (features.dim() - 1))

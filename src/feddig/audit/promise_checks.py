@@ -21,36 +21,27 @@ from feddig.attacks.lattice import check_lattice, evaluate_noise
 from feddig.attacks.statistics import Estimate, chance_of_mean, mean_estimate
 from feddig.audit.findings import AMBER, GREEN, NOT_RUN, RED, Figure, Finding, Limits, figure_of_rate, worst
 from feddig.audit.rehearsal import (
-    clip_of,
     groups_from_seed,
     mix_without_noise,
+    rehearsal_seed,
     rehearse,
-    settings_of,
     weights_of,
 )
 from feddig.audit.subject import Subject, features_of
 from feddig.digest.digest import Digest
-from feddig.privacy.accounting import Promise, promise
-from feddig.privacy.mechanism import DISCRETE, laplace_scale
 from feddig.seeds import derive
-
-
-def promised(digest: Digest) -> Promise:
-    """Say what a digest promises a record, by what it says about itself."""
-    settings, privacy = settings_of(digest, 0)
-    return promise(privacy, settings, math.prod(digest.features.shape[1:]), int(digest.labels.shape[1]))
 
 
 def claimed_epsilon(digest: Digest) -> float:
     """Give the epsilon that is claimed: the paper's own, the record's, or infinity where nothing is."""
-    if digest.facts["mechanism"] == "paper-laplace":
+    if digest.mechanism.epsilon_is == "paper":
         return float(str(digest.facts["epsilon"]))
-    return promised(digest).epsilon
+    return digest.promise.epsilon
 
 
 def check_accountant(digest: Digest, limits: Limits) -> Finding:
     """Hold the real epsilon against the limits."""
-    promise, claim = promised(digest), claimed_epsilon(digest)
+    promise, claim = digest.promise, claimed_epsilon(digest)
     seeded = digest.facts["random"] == "seeded"
     light = GREEN
     if promise.epsilon > limits.record_epsilon_amber:
@@ -83,8 +74,6 @@ def check_accountant(digest: Digest, limits: Limits) -> Finding:
             "claimed_epsilon": claim,
             "record_epsilon": promise.epsilon,
             "record_epsilon_if_bound_public": promise.epsilon_if_bound_public,
-            "record_epsilon_proved": promise.epsilon,
-            "record_epsilon_concentrated": promise.epsilon_concentrated,
             "record_delta": promise.delta,
             "label_epsilon": promise.label_epsilon,
             "adjacency": promise.adjacency,
@@ -147,9 +136,7 @@ def plant_canaries(subject: Subject) -> tuple[Digest, Tensor, Tensor]:
     some = some[: subject.effort.canaries * len(weights_of(file))].sort().values
     height = canary_height(file, float(features.abs().max()))
     features, labels = features[some].clone(), labels[some]
-    inner_seed = settings_of(file, derive(seed, "rehearsal"))[0].seed
-    assert inner_seed is not None
-    groups = groups_from_seed(file, labels, inner_seed)
+    groups = groups_from_seed(file, labels, rehearsal_seed(seed))
     # the heaviest place moves a digest most
     weights = torch.tensor(weights_of(file))
     places = groups[:, int(weights.argmax())]
@@ -167,9 +154,9 @@ def plant_canaries(subject: Subject) -> tuple[Digest, Tensor, Tensor]:
 
 def canary_height(digest: Digest, largest: float) -> float:
     """Give the value of a canary's raised half: as large as the public clip allows, or as the members' own largest."""
-    if digest.facts["mechanism"] not in DISCRETE:
+    clip = digest.mechanism.clip(digest.facts)
+    if clip is None:
         return largest
-    clip = clip_of(digest)
     bound, raised = float(clip.bound * clip.step), -(-math.prod(digest.features.shape[1:]) // 2)
     return {"l1": bound / raised, "l2": bound / math.sqrt(raised), "box": bound}[clip.norm]
 
@@ -197,10 +184,10 @@ def check_numbers(subject: Subject, limits: Limits) -> Finding:
 
 def _lattice(digest: Digest) -> tuple[str, str, dict[str, Any]]:
     """Ask what anybody can ask who holds the file."""
-    if digest.facts["mechanism"] not in DISCRETE:
+    clip = digest.mechanism.clip(digest.facts)
+    if clip is None:
         said = "No lattice is agreed on: these are floating-point numbers, whose last digits may give the noise away."
         return RED, said, {"step": None}
-    clip = clip_of(digest)
     step = float(clip.step) / len(weights_of(digest))
     lattice = check_lattice(digest.features, step)
     details = {
@@ -225,15 +212,8 @@ def _lattice(digest: Digest) -> tuple[str, str, dict[str, Any]]:
 
 def _contract_deviation(subject: Subject) -> float:
     """Give the noise's standard deviation that was agreed on; tau is the members' own, which the evaluator knows."""
-    facts = subject.file.facts
-    if facts["mechanism"] == "none":
-        return 0.0
-    if facts["mechanism"] in DISCRETE:
-        return float(str(facts["noise_deviation"]))
     tau = float(features_of(subject.members).abs().max())
-    return math.sqrt(2) * laplace_scale(
-        tau, float(str(facts["epsilon"])), int(float(str(facts["scale_size"])))
-    )
+    return subject.file.mechanism.noise_deviation(subject.file.facts, tau) or 0.0
 
 
 def _spread_ratio(subject: Subject) -> Estimate:
@@ -269,7 +249,7 @@ def check_labels(subject: Subject, limits: Limits) -> Finding:
     if not subject.has_equal_weights:
         said = "Not run: the reading is for equal mixing weights; unequal ones give away more."
         return Finding("labels", LABELS_TITLE, said, least=NOT_RUN, limits=LABELS_LIMITS)
-    adjacency = promised(subject.file).adjacency
+    adjacency = subject.file.promise.adjacency
     truth = subject.members.labels[subject.groups]
     leak = evaluate_labels(read_labels(subject.digest), truth, adjacency)
     sentence = (

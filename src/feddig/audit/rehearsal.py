@@ -6,19 +6,15 @@ digests of the same members once more, from a seed of the audit's. Nothing of it
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 import torch
 from torch import Tensor
 
-from feddig.digest.digest import Digest, make_digest, mix_groups
+from feddig.digest.digest import Digest, draw_groups, make_digest_by_facts
 from feddig.errors import SettingError
-from feddig.privacy.clipping import Clip, received_features, sum_records
-from feddig.privacy.labels import randomise_labels
-from feddig.privacy.mechanism import DISCRETE
-from feddig.privacy.samplers import SeededSource
-from feddig.seeds import derive, seeded_uniforms
-from feddig.settings import DigestSettings, PrivacySettings
+from feddig.privacy.clipping import received_features, sum_records
+from feddig.privacy.mechanisms import Randomness
+from feddig.seeds import derive
 
 
 @dataclass(frozen=True)
@@ -38,32 +34,6 @@ class Rehearsed:
         return Rehearsed(digest, self.groups[rows])
 
 
-def settings_of(digest: Digest, seed: int) -> tuple[DigestSettings, PrivacySettings]:
-    """Read off a digest with which settings it was made; the seed replaces its randomness."""
-    facts = digest.facts
-    weights = tuple(float(weight) for weight in weights_of(digest))
-    settings = DigestSettings(
-        samples_per_digest=len(weights),
-        mixing=str(facts["mixing"]),
-        weights=() if are_equal(weights) else weights,
-        seed=seed,
-    )
-    privacy = PrivacySettings(
-        mechanism=str(facts["mechanism"]), epsilon=_number(digest, "epsilon"), random="seeded",
-        scale_size=int(_number(digest, "scale_size")),
-    )  # fmt: skip
-    if privacy.mechanism in DISCRETE:
-        privacy = replace(
-            privacy,
-            delta=_number(digest, "delta"),
-            adjacency=str(facts["adjacency"]),
-            clip_norm=str(facts["clip_norm"]),
-            clip_bound=_number(digest, "clip_bound"),
-            label_epsilon=_number(digest, "label_epsilon") or None,
-        )
-    return settings, privacy
-
-
 def weights_of(digest: Digest) -> list[float]:
     """Give the mixing weights."""
     weights = digest.facts["weights"]
@@ -78,36 +48,21 @@ def are_equal(weights: Sequence[float]) -> bool:
 
 def rehearse(digest: Digest, features: Tensor, labels: Tensor, seed: int) -> Rehearsed:
     """Make digests of these records as the given one was made."""
-    settings, privacy = settings_of(digest, derive(seed, "rehearsal"))
-    made = make_digest(
-        digest.silo,
-        features,
-        labels,
-        int(digest.labels.shape[1]),
-        settings=settings,
-        privacy=privacy,
-        encoder=str(digest.facts["encoder"]),
-    )
-    assert settings.seed is not None
-    return Rehearsed(made, groups_from_seed(digest, labels, settings.seed))
+    seed, classes = rehearsal_seed(seed), int(digest.labels.shape[1])
+    facts = {**digest.facts, "random": "seeded"}
+    made = make_digest_by_facts(digest.silo, features, labels, classes, facts, seed)
+    return Rehearsed(made, groups_from_seed(digest, labels, seed))
+
+
+def rehearsal_seed(seed: int) -> int:
+    """Return the seed of mixing and noise in a rehearsal."""
+    return derive(seed, "rehearsal")
 
 
 def groups_from_seed(digest: Digest, labels: Tensor, seed: int) -> Tensor:
     """Draw again who was mixed with whom, as `make_digest` does from a seed."""
-    facts, silo = digest.facts, digest.silo
-    if facts["mechanism"] in DISCRETE:
-        # samples are grouped after their labels were randomised
-        labels = torch.from_numpy(
-            randomise_labels(
-                labels.numpy(),
-                int(digest.labels.shape[1]),
-                Fraction(str(facts["label_keep"])),
-                SeededSource(seed, "labels", silo),
-            )
-        )
-    return mix_groups(
-        labels, len(weights_of(digest)), str(facts["mixing"]), seeded_uniforms(seed, "mixing", silo)
-    )
+    randomness = Randomness("seeded", seed, digest.silo)
+    return draw_groups(labels, int(digest.labels.shape[1]), digest.facts, randomness)[0]
 
 
 def recall_groups(digest: Digest, features: Tensor, labels: Tensor, seed: int) -> Rehearsed:
@@ -130,29 +85,11 @@ def recall_groups(digest: Digest, features: Tensor, labels: Tensor, seed: int) -
 def mix_without_noise(digest: Digest, features: Tensor, groups: Tensor) -> Tensor:
     """Give the mixtures [digests, elements] of groups of records as they are before the noise."""
     flat = features.flatten(1)
-    if digest.facts["mechanism"] in DISCRETE:
-        clip = clip_of(digest)
+    clip = digest.mechanism.clip(digest.facts)
+    if clip is not None:
         sums = sum_records(flat.numpy(), groups.numpy(), clip)
         return torch.from_numpy(received_features(sums, float(clip.step), groups.shape[1]))
     mixed = torch.zeros(len(groups), flat.shape[1])
     for member, weight in zip(groups.T, weights_of(digest), strict=True):
         mixed.add_(flat[member], alpha=weight)
     return mixed
-
-
-def clip_of(digest: Digest) -> Clip:
-    """Read the public clip off a digest with integer noise."""
-    facts = digest.facts
-    return Clip(
-        str(facts["clip_norm"]),
-        int(_number(digest, "clip_steps")),
-        Fraction(_number(digest, "step")),
-        bool(facts.get("signed", 0)),
-    )
-
-
-def _number(digest: Digest, fact: str) -> float:
-    value = digest.facts.get(fact)
-    if not isinstance(value, int | float):
-        raise SettingError(f"--digests: does not say its {fact}; make the digest again")
-    return float(value)

@@ -15,12 +15,11 @@ from feddig.errors import FedDigError
 if TYPE_CHECKING:
     from feddig.advise.choose import Row, Setting
 
-MECHANISMS = ("none", "paper-laplace", "discrete-gaussian", "discrete-laplace")
 MIXINGS = ("random", "within-class")
 FULL = {
     "samples_per_digest": "4,16,64",
     "mixing": "random,within-class",
-    "mechanisms": ",".join(MECHANISMS),
+    "mechanisms": "none,paper-laplace,discrete-gaussian,discrete-laplace",
     "epsilons": "8,4,1",
     "paper_epsilons": "0.005,0.0005",
 }
@@ -96,13 +95,15 @@ def advise_command(
     options.show_log(log_level)
     _check_limits(max_link_rate, max_record_epsilon, min_accuracy)
     _check_noise(clip_bound, delta)
+    from feddig.privacy.mechanisms import MECHANISMS
+
     chosen = SMALL if quick else FULL
     sizes = [
         _size(text)
         for text in options.listed("--samples-per-digest", samples_per_digest or chosen["samples_per_digest"])
     ]
     mixings = options.listed("--mixing", mixing or chosen["mixing"], MIXINGS)
-    names = options.listed("--mechanisms", mechanisms or chosen["mechanisms"], MECHANISMS)
+    names = options.listed("--mechanisms", mechanisms or chosen["mechanisms"], list(MECHANISMS))
     levels = _numbers("--epsilons", epsilons or chosen["epsilons"])
     papers = _numbers("--paper-epsilons", paper_epsilons or chosen["paper_epsilons"])
 

@@ -50,7 +50,7 @@ def audit_command(
         ),
     ] = None,
     thresholds: Annotated[
-        Path | None, typer.Option(help="TOML file with limits of the lights (docs/audit.md).")
+        Path | None, typer.Option(help="TOML file with limits of the lights (docs/reference/audit.md).")
     ] = None,
     mixing_seed: Annotated[
         int | None,
@@ -84,7 +84,7 @@ def audit_command(
     from feddig.audit.findings import Effort, read_limits
     from feddig.audit.inputs import load_guidance, load_inputs
     from feddig.audit.subject import image_shape, prepare_subject
-    from feddig.digest.digest import read_digest
+    from feddig.digest.digest_file import read_digest
     from feddig.report.audit import write_audit
     from feddig.report.pictures import draw_membership, draw_recovered
     from feddig.runs.build import learn_guidance

@@ -19,7 +19,7 @@ def datasets_command(
     as_json: Json = False,
 ) -> None:
     """List the public data sets: which are on this computer, where, and whether they are the publishers' own."""
-    from feddig.data.catalogue import describe
+    from feddig.data.load import describe
 
     entries = describe(data_dir, verify)
     if as_json:

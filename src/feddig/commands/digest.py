@@ -18,11 +18,11 @@ def digest_make(
     file: options.ExperimentFile = None,
     overrides: options.Overrides = None,
     silo: Annotated[
-        int, typer.Option(min=0, help="Which silo: its share of the data, and the number it bears.")
+        int, typer.Option(min=0, help="Number of the silo, whose share of the data is used.")
     ] = 0,
     all_data: Annotated[
         bool,
-        typer.Option("--all-data", help="The data set is this silo's own: digest all its training images."),
+        typer.Option("--all-data", help="All training images belong to this silo: digest all of them."),
     ] = False,
     classes: Annotated[
         int,
@@ -38,7 +38,7 @@ def digest_make(
 ) -> None:
     """Make the digest that a silo sends once, with noise from the system's entropy (unless set to seeded)."""
     options.show_log(log_level)
-    from feddig.digest.digest import write_digest
+    from feddig.digest.digest_file import write_digest
     from feddig.runs.release import digest_of_silo, note_release
 
     check_ledger_options(ledger, recipient, out)

@@ -1,4 +1,4 @@
-"""`feddig encoder make|import`: the public encoder that every silo uses."""
+"""`feddig encoder make|import`: train or import the public encoder that every silo uses."""
 
 import json
 import sys
@@ -42,9 +42,8 @@ def encoder_make(
     """Train the encoder P_R: on generated images, so that no real one is used, or on a public data set."""
     show_log(log_level)
     from feddig.models.encoder import encoder_hash, save_encoder
-    from feddig.models.train_encoder import BATCH, SHIPPED_RECIPE, STEPS, make_encoder
-    from feddig.models.train_even_encoder import make_even
-    from feddig.runs.public_encoder import agreed_channels, facts_about, load_public, recipe_from
+    from feddig.models.train_encoder import BATCH, SHIPPED_TRAINING, STEPS, make_encoder, make_even_encoder
+    from feddig.runs.public_encoder import check_channels, facts_about, load_public, training_on
 
     def report(step: int, error: float) -> None:
         if not quiet and (step + 1) % 100 == 0:
@@ -53,16 +52,16 @@ def encoder_make(
     if out.exists():
         raise FedDigError(f"{out}: exists already; choose another --out")
     if data_path is not None and not data:
-        raise FedDigError("--data-path: says where the data lies that --data names; give --data too")
-    recipe, learnt_from = SHIPPED_RECIPE, {}
+        raise FedDigError("--data-path: gives the place of the data that --data names; give --data too")
+    training, learnt_from = SHIPPED_TRAINING, {}
     if data:
         dataset = load_public(data, data_path, data_dir)
-        channels = agreed_channels(dataset, channels)
-        recipe, learnt_from = recipe_from(dataset), facts_about(dataset)
+        channels = check_channels(dataset, channels)
+        training, learnt_from = training_on(dataset), facts_about(dataset)
     channels, steps = channels or 1, steps or STEPS
-    encoder = make_encoder(channels, seed, steps, report=report, recipe=recipe)
-    facts = {"recipe": recipe.name, "seed": str(seed), "steps": str(steps), "batch": str(BATCH)}
-    finished = make_even(encoder, seed) if even else encoder
+    encoder = make_encoder(channels, seed, steps, report=report, training=training)
+    facts = {"recipe": training.name, "seed": str(seed), "steps": str(steps), "batch": str(BATCH)}
+    finished = make_even_encoder(encoder, seed) if even else encoder
     save_encoder(out, finished, {**facts, **learnt_from})
     made = {"path": str(out), "hash": encoder_hash(finished), "channels": channels, "seed": seed}
     print(json.dumps({**made, **learnt_from}) if as_json else f"{out}  {made['hash']}")

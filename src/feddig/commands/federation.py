@@ -1,7 +1,4 @@
-"""`feddig federation init|key|renew`: what is done before a federation runs, and once a year.
-
-`feddig federation init|key|up|moderator|silo|renew|status`: a real federation on Flower, from files to end.
-"""
+"""`feddig federation init|key|up|moderator|silo|renew|status`: set up, run and watch a real federation on Flower."""
 
 import importlib.util
 import json
@@ -28,10 +25,14 @@ from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
     from feddig.federation.contract import Contract
+    from feddig.federation.folders import ModeratorFolder
+
+federation_app = typer.Typer(no_args_is_help=True, help="Set up, run and watch a real federation on Flower.")
 
 Whole = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder.")]
 
 
+@federation_app.command("init")
 def federation_init(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="New folder for all of it.")],
     silos: Annotated[int | None, typer.Option(min=1, help="Number of silos; or give --names.")] = None,
@@ -49,7 +50,7 @@ def federation_init(
     overrides: Overrides = None,
     rehearse: Annotated[
         str | None,
-        typer.Option(help="Deal this data set out to the silos, to try everything on one machine."),
+        typer.Option(help="Split this data set among the silos, to try everything on one machine."),
     ] = None,
     classes: Annotated[
         str | None,
@@ -75,7 +76,7 @@ def federation_init(
         bool, typer.Option("--new-release", help="Let a silo replace its digest; each one reveals more.")
     ] = False,
     update_limit: Annotated[
-        float, typer.Option(min=0.001, help="Refuse updates longer than so many times the model.")
+        float, typer.Option(min=0.001, help="Refuse updates longer than this many times the model.")
     ] = 10.0,
     digest_limit: Annotated[
         float | None, typer.Option(min=0.001, help="Refuse digests of more megabytes; 256 if left out.")
@@ -84,7 +85,7 @@ def federation_init(
     as_json: Json = False,
     log_level: Level = LogLevel.warning,
 ) -> None:
-    """Write all that a federation needs: contract, certificates, keys, configuration, a run sheet for each party."""
+    """Write the folders of a federation: contract, certificates, keys, configuration, a run sheet for each party."""
     show_log(log_level)
     need_flower()
     from feddig.federation.setup import Plan, Rehearsal, initialise, planned
@@ -97,7 +98,7 @@ def federation_init(
         raise FedDigError(
             "--keys: a rehearsal needs the silos' private keys and makes them; give --classes and --image"
         )
-    # a federation's silos really come and go; only a file may say that some are to be left out
+    # silos of a federation really come and go, so only an experiment file may ask for a scenario
     changes = [*(["absence.scenario=none"] if experiment is None else []), *(overrides or [])]
     changes += [f"data.name={rehearse}"] if rehearse is not None else []
     defaults = {"privacy.random": "system" if real else "seeded"}
@@ -125,13 +126,14 @@ def federation_init(
         print("\n".join(_next_steps(folder, contract, rehearsal is not None)))
 
 
+@federation_app.command("key")
 def federation_key(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="The silo's folder, made if it is not there.")
     ],
     as_json: Json = False,
 ) -> None:
-    """Make a silo's own key pair, on its own machine; the public half goes to whoever sets the federation up."""
+    """Make a silo's key pair on its own machine; the public key is sent to the person who runs `init`."""
     need_flower()
     from feddig.federation.certificates import write_silo_key
     from feddig.federation.folders import SiloFolder
@@ -142,31 +144,17 @@ def federation_key(
     if as_json:
         print(json.dumps({"public_key": str(silo.public_key), "fingerprint": fingerprint}, indent=2))
         return
-    print(f"{silo.key}: goes to nobody")
+    print(f"{silo.key}: private, give it to nobody")
     print(
-        f"{silo.public_key}: goes to whoever sets the federation up; its fingerprint, to tell them otherwise:"
+        f"{silo.public_key}: send it to the person who runs `init`, and this fingerprint over another channel:"
     )
     print(fingerprint)
 
 
-def federation_renew(
-    folder: Whole,
-    days: Annotated[int, typer.Option(min=1, max=3650, help="How long the new certificate is good.")] = 365,
-) -> None:
-    """Issue the moderator a new certificate, with the authority's key; the silos keep what they have."""
-    need_flower()
-    from feddig.federation.certificates import renew
-    from feddig.federation.folders import FederationFolder
-
-    whole = FederationFolder(folder)
-    until = renew(whole, days).not_valid_after_utc
-    print(f"{whole.moderator.certificate}: good until {until:%Y-%m-%d}; start the moderator again to use it")
-
-
 def need_flower() -> None:
-    """Say what is missing, where Flower is."""
+    """Refuse to go on if Flower is not installed."""
     if importlib.util.find_spec("flwr") is None:
-        raise FedDigError("a federation runs on Flower, which is not there; pip install 'feddig[flower]'")
+        raise FedDigError("a federation runs on Flower, which is not installed; pip install 'feddig[flower]'")
 
 
 def _names(silos: int | None, names: str | None, keys: Path | None) -> tuple[str, ...]:
@@ -201,23 +189,14 @@ def _next_steps(folder: Path, contract: "Contract", is_rehearsal: bool) -> list[
         data = contract.experiment.data.name
         return [
             *lines,
-            f"a rehearsal: the data set {data} is dealt out to the silos' folders (--classes and --image: real data)",
+            f"a rehearsal: the data set {data} is split among the silos' folders (--classes and --image: real data)",
             f"run it on this machine: feddig federation up {folder}",
         ]
     return [
         *lines,
-        f"give moderator/ to the moderator and each folder in silos/ to its silo; keep {folder}/ca to yourself",
+        f"give moderator/ to the moderator and each folder in silos/ to its silo; give {folder}/ca to nobody",
         "each folder has a RUN-SHEET.md with the commands for its party",
     ]
-
-
-if TYPE_CHECKING:
-    from feddig.federation.folders import ModeratorFolder
-
-federation_app = typer.Typer(no_args_is_help=True, help="Set up, run and watch a real federation on Flower.")
-
-federation_app.command("init")(federation_init)
-federation_app.command("key")(federation_key)
 
 
 @federation_app.command("up")
@@ -227,21 +206,20 @@ def federation_up(
         str | None, typer.Option(help="Run only this party: moderator, or the name of a silo.")
     ] = None,
     rounds_limit: Annotated[
-        int | None, typer.Option(min=1, help="Stop when so many rounds are done; up again goes on.")
+        int | None, typer.Option(min=1, help="Stop after this many rounds; `up` continues from there.")
     ] = None,
     quiet: Quiet = False,
     log_level: Level = LogLevel.warning,
 ) -> None:
-    """Run moderator and silos on this machine, or go on after a stop or a crash, until all rounds are done."""
+    """Run moderator and silos on this machine, or continue after a stop or a crash, until all rounds are done."""
     show_log(log_level)
     need_flower()
     from feddig.federation.folders import FederationFolder
-    from feddig.federation.processes.processes import told_to_stop
-    from feddig.federation.processes.up import up
-    from feddig.federation.processes.watchdog import choose_display
+    from feddig.federation.processes.processes import stop_on_signals
+    from feddig.federation.processes.up import choose_display, up
 
     whole = FederationFolder(folder)
-    with told_to_stop() as stopping, choose_display(Console(stderr=True), quiet=quiet) as show:
+    with stop_on_signals() as stopping, choose_display(Console(stderr=True), quiet=quiet) as show:
         done = up(whole, stopping, only=only, rounds_limit=rounds_limit, show=show)
     _conclude(done, stopping.is_set(), f"feddig federation up {folder}")
     if done and not quiet:
@@ -257,13 +235,13 @@ def federation_moderator(
     show_log(log_level)
     need_flower()
     from feddig.federation.folders import ModeratorFolder
-    from feddig.federation.processes.host import host
-    from feddig.federation.processes.network import keep_off_proxies
-    from feddig.federation.processes.processes import told_to_stop
+    from feddig.federation.processes.moderator_process import run_moderator
+    from feddig.federation.processes.network import reach_this_machine_directly
+    from feddig.federation.processes.processes import stop_on_signals
 
-    keep_off_proxies()
-    with told_to_stop() as stopping:
-        done = host(ModeratorFolder(folder), stopping)
+    reach_this_machine_directly()
+    with stop_on_signals() as stopping:
+        done = run_moderator(ModeratorFolder(folder), stopping)
     _conclude(done, stopping.is_set(), f"feddig federation moderator {folder}")
 
 
@@ -276,22 +254,36 @@ def federation_silo(
     show_log(log_level)
     need_flower()
     from feddig.federation.folders import SiloFolder
-    from feddig.federation.processes.network import keep_off_proxies
-    from feddig.federation.processes.processes import told_to_stop
+    from feddig.federation.processes.network import reach_this_machine_directly
+    from feddig.federation.processes.processes import stop_on_signals
     from feddig.federation.processes.supervisor import supervise
 
-    keep_off_proxies()
-    with told_to_stop() as stopping:
+    reach_this_machine_directly()
+    with stop_on_signals() as stopping:
         supervise(SiloFolder(folder), stopping)
-    print("stopped; the digest stands in from now on, where the moderator holds it", file=sys.stderr)
+    print("stopped; from now on the moderator uses this silo's digest, if it has one", file=sys.stderr)
 
 
-federation_app.command("renew")(federation_renew)
+@federation_app.command("renew")
+def federation_renew(
+    folder: Whole,
+    days: Annotated[
+        int, typer.Option(min=1, max=3650, help="Days for which the new certificate is valid.")
+    ] = 365,
+) -> None:
+    """Write a new certificate for the moderator; the silos' files stay valid."""
+    need_flower()
+    from feddig.federation.certificates import renew
+    from feddig.federation.folders import FederationFolder
+
+    whole = FederationFolder(folder)
+    until = renew(whole, days).not_valid_after_utc
+    print(f"{whole.moderator.certificate}: valid until {until:%Y-%m-%d}; start the moderator again to use it")
 
 
 @federation_app.command("status")
 def federation_status(folder: Whole, as_json: Json = False) -> None:
-    """Show who is here, who is away since when, whose digest is held, the round and the accuracy."""
+    """Show the round, the accuracy, and for each silo: here or away since when, and whether its digest is held."""
     from feddig.federation.status import describe, moderator_runs, read_status, tabulate
 
     moderator = _moderator_of(folder)
@@ -299,7 +291,7 @@ def federation_status(folder: Whole, as_json: Json = False) -> None:
     runs = moderator_runs(moderator, status)
     if status is None:
         raise FedDigError(
-            f"{moderator.status}: is not there yet; `feddig federation up` starts the federation"
+            f"{moderator.status}: does not exist yet; `feddig federation up` starts the federation"
         )
     if as_json:
         print(json.dumps({**status.content, "running": runs}, indent=2))
@@ -311,7 +303,7 @@ def federation_status(folder: Whole, as_json: Json = False) -> None:
 
 
 def _moderator_of(folder: Path) -> "ModeratorFolder":
-    """Find the moderator's folder: inside a federation's, or it is the moderator's own."""
+    """Return the moderator's folder: inside a federation's, or the folder itself."""
     from feddig.federation.folders import FederationFolder, ModeratorFolder
 
     inner = FederationFolder(folder).moderator
@@ -322,8 +314,8 @@ def _moderator_of(folder: Path) -> "ModeratorFolder":
 
 
 def _conclude(done: bool, told: bool, again: str) -> None:
-    """End with an exit code that says whether all rounds are done."""
+    """Exit with a code that says whether all rounds are done."""
     if not done:
-        print(f"stopped before the last round; go on with `{again}`", file=sys.stderr)
+        print(f"stopped before the last round; continue with `{again}`", file=sys.stderr)
         if told:
             raise typer.Exit(INTERRUPTED)

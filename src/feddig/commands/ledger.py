@@ -1,4 +1,4 @@
-"""`feddig ledger show|verify|resend`: what a silo has released, whether its ledger is whole, what goes out again."""
+"""`feddig ledger show|verify|resend`: show a silo's releases, check its ledger, note that a digest is sent again."""
 
 import json
 import sys
@@ -85,9 +85,9 @@ def ledger_resend(
     digest: Annotated[Path, typer.Argument(help="Digest file that was released before.")],
     recipient: Annotated[str, typer.Option(help="Who gets it now.")],
 ) -> None:
-    """Note, before it leaves, that a released digest goes to somebody again: the same bytes cost nothing."""
+    """Note, before it leaves, that a released digest is sent again: the same bytes cost nothing."""
     show_log(LogLevel.warning)
-    from feddig.digest.digest import read_digest
+    from feddig.digest.digest_file import read_digest
     from feddig.privacy.ledger import Ledger
 
     entry = Ledger(file).resend(read_digest(digest).hash, recipient)

@@ -14,12 +14,10 @@ if TYPE_CHECKING:
     from feddig.privacy.guessing import Guess
 
 SIDE = 32
-"""Height and width of the image that the encoder is tried on: that of the paper's data, padded."""
+"""Height and width of the image that the encoder is tried on: the paper's data, padded."""
 
 BYTES = 4
-"""A digest's numbers have 32 bits with every mechanism; only integers that very strong noise makes larger have 64."""
-
-FEWEST_CLASSES = 2
+"""Bytes of a number in a digest; only integers that very strong noise makes larger have 8."""
 
 SOURCES = {"system": "from the system's entropy", "seeded": "from a seed, for simulation only"}
 
@@ -30,7 +28,7 @@ def privacy_command(
     elements: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Numbers in a feature (ell); without it, as the encoder makes of 32x32 pixels."
+            min=1, help="Numbers in a feature (ell); without it, what the encoder makes of 32x32 pixels."
         ),
     ] = None,
     channels: Annotated[
@@ -50,15 +48,14 @@ def privacy_command(
     as_json: Json = False,
 ) -> None:
     """Say what a digest promises a record, on which assumptions, without any data."""
-    from feddig.privacy.accounting import promise
     from feddig.privacy.guessing import guess_digest
+    from feddig.privacy.mechanisms import promise_for
 
     experiment = chosen_experiment(file, overrides, data_dir)
     known_channels, known_classes = _known(experiment.data.name)
     elements = elements or _elements(experiment, channels or known_channels)
     classes = classes or known_classes
-    _check_drawable(experiment, elements, classes)
-    promised = promise(experiment.privacy, experiment.digest, elements, classes)
+    promised = promise_for(experiment.privacy, experiment.digest, elements, classes)
     guess = guess_digest(experiment.digest.samples_per_digest, elements)
     statement = _statement(experiment, promised, guess, elements, classes, samples)
     if as_json:
@@ -67,17 +64,8 @@ def privacy_command(
         _print(statement, promised, guess)
 
 
-def _check_drawable(experiment: "Experiment", elements: int, classes: int | None) -> None:
-    """Refuse noise that `digest make` would refuse: there is no use in a promise that cannot be kept."""
-    from feddig.privacy.mechanism import DISCRETE
-    from feddig.privacy.sound import contract_for
-
-    if experiment.privacy.mechanism in DISCRETE:
-        contract_for(experiment.privacy, experiment.digest, elements, classes or FEWEST_CLASSES)
-
-
 def _known(name: str) -> tuple[int, int | None]:
-    """Give the channels and classes of a data set that we know by name; of others, 1 and unknown."""
+    """Return the channels and classes of a data set that is known by name; 1 and None for others."""
     from feddig.data.public_sets import FASHION_CLASSES, PUBLISHED
 
     if name == "fashion-mini":
@@ -102,10 +90,12 @@ def _statement(
     classes: int | None,
     samples: int | None,
 ) -> dict[str, Any]:
-    """Gather everything under the names that JSON has it by."""
+    """Return everything under its names in JSON."""
+    from feddig.privacy.mechanisms import MECHANISMS
+
     privacy, spd = experiment.privacy, experiment.digest.samples_per_digest
     size = None if classes is None else (elements + classes) * BYTES
-    # within-class mixing leaves some samples of each class out, and how many depends on the data
+    # within-class mixing leaves out some samples of each class; how many depends on the data
     digests = None if samples is None else samples // spd
     return {
         "mechanism": promised.mechanism,
@@ -114,12 +104,9 @@ def _statement(
         "samples_per_digest": spd,
         "elements": elements,
         "classes": classes,
-        "paper_epsilon": privacy.epsilon if promised.mechanism == "paper-laplace" else None,
+        "paper_epsilon": privacy.epsilon if MECHANISMS[privacy.mechanism].epsilon_is == "paper" else None,
         "record_epsilon": _finite(promised.epsilon),
         "record_epsilon_if_bound_public": _finite(promised.epsilon_if_bound_public),
-        # nothing is promised that is not proved; the other figure is what published bounds alone would prove
-        "record_epsilon_proved": _finite(promised.epsilon),
-        "record_epsilon_concentrated": _finite(promised.epsilon_concentrated),
         "record_delta": promised.delta,
         "label_epsilon": promised.label_epsilon,
         "keep_probability": promised.keep_probability,
@@ -151,7 +138,6 @@ def _print(statement: dict[str, Any], promised: "Promise", guess: "Guess") -> No
         "paper's epsilon": statement["paper_epsilon"],
         "record epsilon": _number(promised.epsilon),
         "if bound public": _number(promised.epsilon_if_bound_public),
-        "by published bound": _concentrated(promised),
         "record delta": _number(promised.delta),
         "label epsilon": _number(promised.label_epsilon) if promised.label_epsilon else None,
         "sensitivity": f"{_number(promised.sensitivity)} {promised.unit} ({promised.norm})",
@@ -166,15 +152,9 @@ def _print(statement: dict[str, Any], promised: "Promise", guess: "Guess") -> No
     for name, value in said.items():
         if value is not None:
             print(f"{name:<18} {value}")
-    print("\nThis holds only as far as these do:")
+    print("\nThis holds only if all of these hold:")
     for sentence in statement["assumptions"]:
         print(f"- {sentence}")
-
-
-def _concentrated(promised: "Promise") -> str | None:
-    """Tell what is proved without our own argument, where that is another epsilon."""
-    known = promised.epsilon_concentrated
-    return None if known == promised.epsilon else f"epsilon {_number(known)} at the same delta"
 
 
 def _number(value: float) -> str:

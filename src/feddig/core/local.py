@@ -100,5 +100,5 @@ def _dropout(seed: int, device: torch.device) -> Iterator[None]:
         yield
         return
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.default_generator.manual_seed(seed)  # torch.manual_seed also changes the streams of GPUs
         yield

@@ -1,4 +1,4 @@
-"""Data sets, and how their training samples are dealt out to the silos."""
+"""Data sets, and how their training samples are distributed to the silos."""
 
 from feddig.data.dataset import Dataset, Images
 from feddig.data.load import dataset_from_arrays, load_dataset

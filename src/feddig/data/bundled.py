@@ -1,4 +1,4 @@
-"""The small data set that comes with FedDig, so that a first run needs no download."""
+"""The small data set that is installed with FedDig, so that a first run needs no download."""
 
 import io
 import lzma
@@ -13,7 +13,7 @@ from feddig.errors import DataError
 from feddig.files import content_hash
 
 FILES = ("train-pixels", "train-labels", "test-pixels", "test-labels")
-# of the four arrays, in the order of FILES; tools/make_fashion_mini.py prints it
+# hash of the four arrays in the order of FILES; tools/make_fashion_mini.py prints it
 FINGERPRINT = "8237a99d05871a04fc1b2cb6f12a68e2c89fd549f986252e854a07ea96c16c9c"
 
 

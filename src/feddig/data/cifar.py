@@ -1,7 +1,7 @@
 """The binary version of CIFAR-10 and CIFAR-100.
 
-A file is records of equal length, one for each image: the label (in CIFAR-100 the coarse label and then the
-fine one, a byte each), and 32 x 32 red bytes, then as many green and blue ones, row by row.
+A file holds one record per image: the label (in CIFAR-100 the coarse and then the fine label, one byte each), then
+32 x 32 red, green and blue bytes, row by row.
 """
 
 from pathlib import Path
@@ -16,19 +16,19 @@ _PIXEL_BYTES = 3 * SIDE * SIDE
 
 
 def read_cifar(path: Path, *, label_bytes: int) -> Images:
-    """Read one file, memory-mapped; the last label byte of a record is the label."""
+    """Map one file; the last label byte of a record is the label."""
     count = count_records(path, label_bytes=label_bytes)
     try:
         records = np.memmap(path, np.uint8, mode="r", shape=(count, label_bytes + _PIXEL_BYTES))
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
-    # splitting the last axis of this slice is a view, so the pixels stay in the file
+    # splitting the last axis of this slice makes a view, so the pixels stay in the file
     pixels = records[:, label_bytes:].reshape(count, 3, SIDE, SIDE)
     return check_images(pixels, records[:, label_bytes - 1], pixels_at=str(path), labels_at=str(path))
 
 
 def count_records(path: Path, *, label_bytes: int) -> int:
-    """Tell from the length of a file how many images it holds."""
+    """Compute from the length of a file how many images it holds."""
     record = label_bytes + _PIXEL_BYTES
     try:
         size = path.stat().st_size

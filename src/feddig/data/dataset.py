@@ -1,7 +1,4 @@
-"""What a data set is, wherever it came from.
-
-What images and labels must satisfy, whichever source they come from.
-"""
+"""A data set, and the checks that images and labels from every source must pass."""
 
 from dataclasses import dataclass
 
@@ -16,9 +13,8 @@ from feddig.files import content_hash
 class Images:
     """Images with their labels.
 
-    `pixels` is [n, channels, height, width], uint8 or float32 from 0 to 1; `labels` is int64 [n]. The pixels
-    may lie in memory-mapped files: treat them as read-only, and index them with an array of positions to
-    get an ordinary array in memory.
+    `pixels` is [n, channels, height, width], uint8 or float32 from 0 to 1; `labels` is int64 [n]. The pixels may lie in
+    memory-mapped files: treat them as read-only, and index them with an array of positions to get an array in memory.
     """
 
     pixels: Pixels
@@ -39,7 +35,7 @@ class Dataset:
     class_names: tuple[str, ...]
 
     def fingerprint(self) -> str:
-        """Name the data by its labels and a thousand of its images, so that a change is noticed cheaply."""
+        """Hash the labels and up to a thousand images of each part; hashing all images would take too long."""
         chunks = []
         for images in (self.train, self.test):
             places = np.unique(np.linspace(0, len(images) - 1, min(len(images), 1000)).astype(np.int64))
@@ -50,14 +46,14 @@ class Dataset:
 
 SMALLEST_SIDE = 8
 CHANNELS = (1, 3)
-# a larger label is a serial number or a damaged file, and would ask for an impossibly large classifier
+# a larger label is a serial number or damage, and would need an impossibly large classifier
 MOST_CLASSES = 65_536
-# the number of values looked at together, so that a memory-mapped set is never loaded whole
-_VALUES_AT_ONCE = 2**22
+# the number of values checked together, so that a memory-mapped set is never loaded whole
+_CHUNK_VALUES = 2**22
 
 
 def check_images(pixels: np.ndarray, labels: np.ndarray, *, pixels_at: str, labels_at: str) -> Images:
-    """Bring one part of a data set into its one form, or say what is wrong with it and where."""
+    """Convert one part of a data set to `Images`, or say what is wrong with it and where."""
     if pixels.size == 0:
         raise DataError(f"{pixels_at}: holds no images; give at least one")
     checked = _check_pixels(_channels_first(pixels, pixels_at), pixels_at)
@@ -65,7 +61,7 @@ def check_images(pixels: np.ndarray, labels: np.ndarray, *, pixels_at: str, labe
 
 
 def check_rows(rows: np.ndarray, labels: np.ndarray, *, rows_at: str, labels_at: str) -> Images:
-    """Bring one part of a table into the same form: a row is an image one pixel high, its columns the pixels."""
+    """Convert one part of a table to `Images`: a row is an image one pixel high, its columns are the pixels."""
     if rows.size == 0:
         raise DataError(f"{rows_at}: holds no rows; give at least one, of at least one column")
     if rows.dtype.kind != "f":
@@ -79,7 +75,7 @@ def check_rows(rows: np.ndarray, labels: np.ndarray, *, rows_at: str, labels_at:
 def assemble(
     name: str, train: Images, test: Images, *, source: str, class_names: tuple[str, ...] = ()
 ) -> Dataset:
-    """Put two checked parts together; without class names, the labels' numbers are the names."""
+    """Make a data set of two checked parts; without class names, classes are named by their numbers."""
     if train.pixels.shape[1:] != test.pixels.shape[1:]:
         raise DataError(
             f"{source}: training images are {_describe(train.pixels)}, "
@@ -97,7 +93,7 @@ def _describe(pixels: Pixels) -> str:
 
 
 def _channels_first(pixels: np.ndarray, place: str) -> np.ndarray:
-    """View images as [n, channels, height, width], without copying them."""
+    """Return images as [n, channels, height, width], without copying them."""
     if pixels.ndim == 3:
         return pixels[:, np.newaxis]
     if pixels.ndim == 4 and pixels.shape[3] in CHANNELS:
@@ -105,7 +101,7 @@ def _channels_first(pixels: np.ndarray, place: str) -> np.ndarray:
     if pixels.ndim == 4 and pixels.shape[1] in CHANNELS:
         return pixels
     raise DataError(
-        f"{place}: shape {list(pixels.shape)} is not one of images; store [n, height, width], "
+        f"{place}: shape {list(pixels.shape)} is not a shape of images; store [n, height, width], "
         "[n, height, width, channels] or [n, channels, height, width] with 1 or 3 channels"
     )
 
@@ -125,14 +121,14 @@ def _check_pixels(pixels: np.ndarray, place: str) -> Pixels:
 
 
 def _check_range(pixels: np.ndarray, place: str, one: str, remedy: str) -> None:
-    step = max(1, _VALUES_AT_ONCE // pixels[0].size)
+    step = max(1, _CHUNK_VALUES // pixels[0].size)
     for start in range(0, len(pixels), step):
         chunk = pixels[start : start + step]
         finite = np.isfinite(chunk).all(axis=(1, 2, 3))
         if not finite.all():
             raise DataError(
                 f"{place}: {one} {start + int(finite.argmin())} has a value that is not a finite number; "
-                f"mend or remove that {one}"
+                f"correct or remove that {one}"
             )
         inside = ((chunk >= 0) & (chunk <= 1)).all(axis=(1, 2, 3))
         if not inside.all():
@@ -161,5 +157,5 @@ def _check_labels(labels: np.ndarray, place: str, count: int, of_what: str) -> n
         raise DataError(
             f"{place}: {len(labels)} labels, but {count} {of_what}; give exactly one label for each"
         )
-    # a copy, so that labels are an ordinary array even when they were memory-mapped
+    # a copy, so that labels are an ordinary array even if they were memory-mapped
     return np.array(labels, dtype=np.int64)

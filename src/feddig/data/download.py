@@ -1,149 +1,119 @@
-"""Taking the wanted files out of an archive, and nothing else.
+"""Find a public data set on this computer, or download it into the user's cache.
 
-Fetching a public data set from its publisher into the cache, once.
-
-Every download is checked against its known hash before anything of it is used. One that is cut off is
-continued, in the same run or the next.
+A download is used only if it has the known hash. One that breaks off is continued, in the same run or the next.
 """
 
 import gzip
 import hashlib
 import importlib
 import json
-import logging
 import os
-import shutil
-import tarfile
 import tempfile
-import urllib.error
-import urllib.request
-import zipfile
-import zlib
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
-from http.client import HTTPException, HTTPResponse
-from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from feddig.data.locate import missing_files
 from feddig.data.public_sets import Download, PublishedSet
-from feddig.errors import DataError
-from feddig.files import write_atomically
+from feddig.errors import DataError, SettingError
+from feddig.files import cache_folder, write_atomically
 
-_UNPACKED_AT_ONCE = 2**20
-
-
-def unpack(archive: Path, wanted: Collection[str], folder: Path) -> None:
-    """Write the wanted files into a folder, from a zip or tar archive or from one gzipped file.
-
-    Files are known by their own names, whatever folder of the archive they are in, and gzipped ones are
-    unzipped. All other members are passed over.
-    """
-    found: set[str] = set()
-    try:
-        for path, content in _members(archive, wanted):
-            name = path.name.removesuffix(".gz")
-            if name in found:
-                raise DataError(f"{archive}: holds {name} twice; get another copy of the archive")
-            found.add(name)
-            with _unzipped(path, content) as source, (folder / name).open("xb") as target:
-                shutil.copyfileobj(source, target, _UNPACKED_AT_ONCE)
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{archive}: a damaged archive ({error}); get another copy of it") from None
-    missing = [name for name in wanted if name not in found]
-    if missing:
-        raise DataError(
-            f"{archive}: the archive lacks {' and '.join(missing)}; get another copy of the archive"
-        )
-
-
-def file_hash(path: Path, algorithm: str = "sha256") -> str:
-    """Hash the content of a file, unzipped or not, a piece at a time."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, algorithm).hexdigest()
-
-
-def unzipped_hash(path: Path, algorithm: str = "sha256") -> str:
-    """Hash what a gzip file unzips to."""
-    state = hashlib.new(algorithm)
-    with gzip.open(path) as stream:
-        while piece := stream.read(_UNPACKED_AT_ONCE):
-            state.update(piece)
-    return state.hexdigest()
-
-
-def _members(archive: Path, wanted: Collection[str]) -> Iterator[tuple[PurePosixPath, IO[bytes]]]:
-    if archive.suffix == ".zip":
-        with zipfile.ZipFile(archive) as opened:
-            for member in opened.infolist():
-                # the upper half of these bits is the kind of file on Unix; 0o12 is a symbolic link
-                link = member.external_attr >> 28 == 0o12
-                path = _safe_path(archive, member.filename, wanted, plain=not link and not member.is_dir())
-                if path is not None:
-                    with opened.open(member) as content:
-                        yield path, content
-    elif archive.name.endswith(".tar.gz"):
-        with tarfile.open(archive, "r:gz") as unrolled:
-            for entry in unrolled:
-                path = _safe_path(archive, entry.name, wanted, plain=entry.isreg())
-                extracted = unrolled.extractfile(entry) if path is not None else None
-                if path is not None and extracted is not None:
-                    with extracted:
-                        yield path, extracted
-    else:
-        with archive.open("rb") as stream:
-            yield PurePosixPath(archive.name), stream
-
-
-def _safe_path(archive: Path, name: str, wanted: Collection[str], *, plain: bool) -> PurePosixPath | None:
-    """Pass over members that nobody wants, and refuse a wanted one that is not an ordinary file inside."""
-    path = PurePosixPath(name.replace("\\", "/"))
-    if path.name.removesuffix(".gz") not in wanted:
-        return None
-    if not plain or path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
-        raise DataError(
-            f"{archive}: its member {name!r} is a link or leads outside; get another copy of the archive"
-        )
-    return path
-
-
-@contextmanager
-def _unzipped(path: PurePosixPath, content: IO[bytes]) -> Iterator[IO[bytes] | gzip.GzipFile]:
-    if path.suffix != ".gz":
-        yield content
-        return
-    with gzip.GzipFile(fileobj=content) as stream:
-        yield stream
-
-
+VARIABLE = "FEDDIG_DATA"
+DEBIAN_FOLDER = Path("/usr/share/datasets")
 RECORD = "downloaded.json"
-"""The file beside a downloaded set that says which checked download its files came from."""
+"""The file next to a downloaded set that holds the hashes of its unpacked files."""
 
-_ATTEMPTS = 3
-_SECONDS = 30
-_AT_ONCE = 2**18
-# NIST's server refuses programs that introduce themselves as Python
+_CHUNK_BYTES = 2**18
+# NIST's server refuses Python's user agents; a reply that is compressed in transit would not have the known hash
 _HEADERS = {"User-Agent": "Mozilla/5.0 (compatible; FedDig)", "Accept-Encoding": "identity"}
 
 
-def fetch(wanted: PublishedSet, cache: Path) -> Path:
-    """Download a set into the cache and return its folder, which is there whole or not at all."""
+def find_folder(wanted: PublishedSet, data_dir: Path | None) -> Path | None:
+    """Return the first folder that holds the whole set; None if no part of it is on this computer."""
+    places = _places(data_dir)
+    for place in places:
+        folder = find_folder_in(wanted, place)
+        if folder is not None:
+            return folder
+    for place in places:
+        refuse_unusable(wanted, place)
+    return None
+
+
+def find_folder_in(wanted: PublishedSet, place: Path) -> Path | None:
+    """Return the folder that holds the whole set: this one, or one in it of the set's or the publisher's name."""
+    return next((folder for folder in _candidates(wanted, place) if not missing_files(wanted, folder)), None)
+
+
+def refuse_unusable(wanted: PublishedSet, place: Path) -> None:
+    """Raise an error if the set lies here in a form that cannot be used: pickled, or incomplete."""
+    for folder in _candidates(wanted, place):
+        for path in (folder / name for name in wanted.pickled):
+            if path.exists():
+                raise DataError(
+                    f"{path}: the pickled version of {wanted.name}, which is never read because a pickle can run "
+                    f"any program; get the binary version from {wanted.downloads[0].address}"
+                )
+    for folder in _candidates(wanted, place):
+        missing = missing_files(wanted, folder)
+        # in a folder of another name, a file called train.bin may belong to another set
+        if folder != place and 0 < len(missing) < len(wanted.files):
+            raise DataError(
+                f"{folder}: {wanted.name} is not complete, {' and '.join(missing)} missing; "
+                "add the rest, or remove the folder to have it downloaded"
+            )
+
+
+def missing_files(wanted: PublishedSet, folder: Path) -> list[str]:
+    """Return the names of the set's files that this folder lacks."""
+    return [file.name for file in wanted.files if find_file(folder, file.name) is None]
+
+
+def find_file(folder: Path, name: str) -> Path | None:
+    """Find a file under the names that publishers and unpacking programs give it."""
+    names = [name]
+    if "-idx" in name:
+        names = [stem + ending for stem in (name, name.replace("-idx", ".idx")) for ending in ("", ".gz")]
+    return next((folder / each for each in names if (folder / each).is_file()), None)
+
+
+def file_hash(path: Path, algorithm: str = "sha256", *, unzip: bool = False) -> str:
+    """Hash a file, or the content of a gzip file."""
+    with gzip.open(path) if unzip else path.open("rb") as stream:
+        return hashlib.file_digest(stream, algorithm).hexdigest()
+
+
+def download_set(wanted: PublishedSet, cache: Path) -> Path:
+    """Download a set into the cache and return its folder, which exists with all files or not at all."""
     folder = cache / wanted.name
-    pooch = _import_pooch(wanted, folder)
+    try:
+        # imported only here, because a set that is on this computer can be read without it
+        pooch = importlib.import_module("pooch")
+    except ImportError:
+        raise DataError(
+            f"{wanted.name}: not found on this computer, and it cannot be downloaded without pooch; "
+            f"install pooch, or {_by_hand(wanted, folder)}"
+        ) from None
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache, prefix=f".{wanted.name}.") as temporary:
             unpacked = Path(temporary) / "unpacked"
             unpacked.mkdir()
             for download in wanted.downloads:
-                archive = _retrieve(pooch, wanted, download, Path(temporary), cache)
-                unpack(archive, _contents(wanted, download), unpacked)
-                archive.unlink()
+                for path in _retrieve(pooch, wanted, download, Path(temporary), folder):
+                    path.rename(unpacked / path.name)
             _write_record(wanted, unpacked)
-            _move(unpacked, folder, wanted)
+            # Windows renames nothing to a name that exists, not even to that of an empty folder
+            with suppress(OSError):
+                folder.rmdir()
+            try:
+                unpacked.rename(folder)
+            except OSError:
+                # another process may have finished the same download first
+                if missing_files(wanted, folder):
+                    raise
     except OSError as error:
         raise DataError(
             f"{cache}: {wanted.name} cannot be kept here ({error.strerror or error}); "
@@ -153,176 +123,142 @@ def fetch(wanted: PublishedSet, cache: Path) -> Path:
 
 
 def read_record(wanted: PublishedSet, folder: Path) -> dict[str, str]:
-    """Read the hashes that files of a checked download had when they were unpacked; empty without them."""
+    """Return the hashes that the files of a checked download had when they were unpacked; empty if unknown."""
     try:
         record = json.loads((folder / RECORD).read_bytes())
-        if record["downloads"] != _known(wanted):
-            return {}
-        return {str(name): str(digits) for name, digits in record["files"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return dict(record["files"]) if record["downloads"] == _known_hashes(wanted) else {}
+    except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
-def by_hand(wanted: PublishedSet, folder: Path) -> str:
-    """Say which files to get by hand, where they are and where they go."""
+def _write_record(wanted: PublishedSet, folder: Path) -> None:
+    hashes = {file.name: file_hash(folder / file.name) for file in wanted.files}
+    record = {"format_version": 1, "downloads": _known_hashes(wanted), "files": hashes}
+    write_atomically(folder / RECORD, json.dumps(record, indent=2) + "\n")
+
+
+def _known_hashes(wanted: PublishedSet) -> dict[str, str]:
+    return {download.address: download.sha256 for download in wanted.downloads}
+
+
+def _places(data_dir: Path | None) -> list[Path]:
+    """Return the folders to look in, first to last."""
+    given = [("--data-dir", data_dir)] if data_dir is not None else []
+    if os.environ.get(VARIABLE):
+        given.append((VARIABLE, Path(os.environ[VARIABLE])))
+    for name, place in given:
+        if not place.is_dir():
+            # looking elsewhere, or downloading, would hide a misspelt folder
+            raise SettingError(f"{name}: {place} is not a folder; make it, or give the one with your data")
+    return [*(place for _, place in given), cache_folder(), DEBIAN_FOLDER]
+
+
+def _candidates(wanted: PublishedSet, place: Path) -> list[Path]:
+    # the set's own folder first, because MNIST's files, named as Fashion-MNIST's, may lie in the place itself
+    own = place / wanted.name
+    below = [own / wanted.folder, place / wanted.folder] if wanted.folder else []
+    return [own, *below, place]
+
+
+def _by_hand(wanted: PublishedSet, folder: Path) -> str:
     names = " and ".join(file.name for file in wanted.files)
     addresses = " and ".join(download.address for download in wanted.downloads)
     return f"put {names} from {addresses} into {folder}"
 
 
-def _import_pooch(wanted: PublishedSet, folder: Path) -> Any:
-    """Import what downloads only now: whoever has the files needs no downloader."""
-    try:
-        return importlib.import_module("pooch")
-    except ImportError:
-        raise DataError(
-            f"{wanted.name}: not found on this computer, and it cannot be downloaded without pooch; "
-            f"install pooch, or {by_hand(wanted, folder)}"
-        ) from None
-
-
-def _retrieve(pooch: Any, wanted: PublishedSet, download: Download, temporary: Path, cache: Path) -> Path:
-    resumed = cache / f"{wanted.name}-{download.sha256[:12]}.part"
-    logger: logging.Logger = pooch.get_logger()
-    level = logger.level
-    # its log repeats what the progress bar shows
-    logger.setLevel(logging.WARNING)
+def _retrieve(
+    pooch: Any, wanted: PublishedSet, download: Download, temporary: Path, folder: Path
+) -> list[Path]:
+    """Download one file, check its hash and unpack it; return the files of the set that it holds."""
+    unpack = None
+    if download.file_name.endswith(".zip"):
+        unpack = pooch.Unzip(members=[f"{wanted.folder}/{file.name}.gz" for file in wanted.files])
+    elif download.file_name.endswith(".tar.gz"):
+        unpack = pooch.Untar(members=[f"{wanted.folder}/{file.name}" for file in wanted.files])
+    part = folder.parent / f"{wanted.name}-{download.sha256[:12]}.part"
 
     def downloader(address: str, output_file: str, _: object) -> None:
-        _download(download, resumed)
-        os.replace(resumed, output_file)
+        _complete(pooch, download, part)
+        os.replace(part, output_file)
 
+    # its log repeats what the progress bar shows
+    pooch.get_logger().setLevel("WARNING")
     try:
-        kept: str = pooch.retrieve(
+        found: str | list[str] = pooch.retrieve(
             url=download.address,
             known_hash=f"sha256:{download.sha256}",
             fname=download.file_name,
             path=temporary,
             downloader=downloader,
+            processor=unpack,
         )
     except ValueError:
         raise DataError(
-            f"{download.address}: what came is not the known file (its hash differs) and was thrown away; "
-            f"try again, or {by_hand(wanted, cache / wanted.name)}"
+            f"{download.address}: the downloaded file does not have the known hash and was deleted; "
+            f"try again, or {_by_hand(wanted, folder)}"
         ) from None
-    except _BrokenOffError as error:
+    except ConnectionError as error:
         raise DataError(
-            f"{download.address}: {error}; try again later, or {by_hand(wanted, cache / wanted.name)}"
+            f"{download.address}: {error}; try again later, or {_by_hand(wanted, folder)}"
         ) from None
-    finally:
-        logger.setLevel(level)
-    return Path(kept)
+    paths = [Path(path) for path in ([found] if isinstance(found, str) else found)]
+    return [
+        Path(pooch.Decompress(name=path.stem)(str(path), "download", None)) if path.suffix == ".gz" else path
+        for path in paths
+    ]
 
 
-class _BrokenOffError(Exception):
-    """The server could not be reached, refused, or stopped in the middle."""
-
-
-def _download(download: Download, path: Path) -> None:
-    """Bring the file at path to its full length, continuing what is there already."""
+def _complete(pooch: Any, download: Download, part: Path) -> None:
+    """Append to a file what it lacks, in several attempts as long as each brings something."""
+    requests = importlib.import_module("requests")
     console = Console(stderr=True)
     if not console.is_terminal:
         console.print(f"downloading {download.address}", soft_wrap=True, highlight=False)
     columns = (TextColumn(download.file_name), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        bar = progress.add_task("", total=download.size)
-        failed = 0
-        while True:
-            before = _length(path)
+        task = progress.add_task("", total=download.size)
+        while (start := _size(part)) < download.size:
+            headers = {**_HEADERS, "Range": f"bytes={start}-"} if start else _HEADERS
+            problem = "the connection broke off"
             try:
-                _continue(download, path, lambda length: progress.update(bar, completed=length))
-                return
-            except _BrokenOffError:
-                # an attempt that got further does not count: a slow line may need many
-                failed = 0 if _length(path) > before else failed + 1
-                if failed >= _ATTEMPTS or _length(path) == 0:
-                    raise
+                with part.open("ab") as stream:
+                    pooch.HTTPDownloader(
+                        progressbar=_ProgressBar(progress, task, start),
+                        chunk_size=_CHUNK_BYTES,
+                        headers=headers,
+                    )(download.address, stream, None)
+            except requests.RequestException as error:
+                problem = f"the connection failed ({type(error).__name__})"
+                if error.response is not None:
+                    problem = f"the server answered {error.response.status_code} {error.response.reason}"
+            size = _size(part)
+            if size == 0 or (start and size > download.size):
+                # nothing came, or the server cannot continue and has sent the whole file again
+                part.unlink()
+            if size == start:
+                raise ConnectionError(f"{problem} after {size:,} of {download.size:,} bytes")
 
 
-def _continue(download: Download, path: Path, show: Callable[[int], object]) -> None:
-    """Ask once for what is missing, and add it to the file."""
-    start = _length(path)
-    if start >= download.size:
-        # a part as long as the whole is judged by its hash; a longer one cannot be right
-        if start == download.size:
-            return
-        path.unlink()
-        start = 0
-    headers = {**_HEADERS, "Range": f"bytes={start}-"} if start else _HEADERS
-    try:
-        with urllib.request.urlopen(
-            urllib.request.Request(download.address, headers=headers), timeout=_SECONDS
-        ) as reply:
-            # a server that cannot continue sends the whole again
-            start = start if _continues(reply, start) else 0
-            with path.open("ab" if start else "wb") as stream:
-                _copy(reply, stream.write, start, download.size, show)
-    except urllib.error.HTTPError as error:
-        error.close()
-        if error.code == 416 and start:
-            # the server's file is shorter than what is here, which must have begun from another
-            path.unlink()
-            _continue(download, path, show)
-            return
-        raise _BrokenOffError(f"the server answered {error.code} {error.reason}") from None
-    except urllib.error.URLError as error:
-        reason = getattr(error.reason, "strerror", None) or error.reason
-        raise _BrokenOffError(f"cannot be reached ({reason})") from None
-    except (TimeoutError, ConnectionError, HTTPException) as error:
-        raise _BrokenOffError(f"the connection broke off ({error})") from None
-    if _length(path) < download.size:
-        raise _BrokenOffError(
-            f"cut off after {_length(path):,} of {download.size:,} bytes, which are kept to continue from"
-        )
-
-
-def _continues(reply: HTTPResponse, start: int) -> bool:
-    return reply.status == 206 and reply.headers.get("Content-Range", "").startswith(f"bytes {start}-")
-
-
-def _copy(
-    reply: HTTPResponse,
-    write: Callable[[bytes], object],
-    length: int,
-    size: int,
-    show: Callable[[int], object],
-) -> None:
-    # one byte more than the known size is enough to fail the check of the hash; an endless reply ends here
-    while length <= size and (piece := reply.read(min(_AT_ONCE, size + 1 - length))):
-        write(piece)
-        length += len(piece)
-        show(length)
-
-
-def _length(path: Path) -> int:
+def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _contents(wanted: PublishedSet, download: Download) -> list[str]:
-    """List the files of the set that this download brings: itself, or all of them from an archive."""
-    names = [file.name for file in wanted.files]
-    own = download.file_name.removesuffix(".gz")
-    return [own] if own in names else names
+class _ProgressBar:
+    """The progress bar that pooch's downloader calls, shown by rich; it starts where the download does."""
 
+    total = 0
 
-def _known(wanted: PublishedSet) -> dict[str, str]:
-    return {download.address: download.sha256 for download in wanted.downloads}
+    def __init__(self, progress: Progress, task: TaskID, start: int) -> None:
+        self._progress, self._task, self._start = progress, task, start
+        self.reset()
 
+    def update(self, count: int) -> None:
+        """Show that more bytes have come."""
+        self._progress.advance(self._task, count)
 
-def _write_record(wanted: PublishedSet, folder: Path) -> None:
-    hashes = {file.name: file_hash(folder / file.name) for file in wanted.files}
-    record = {"format_version": 1, "downloads": _known(wanted), "files": hashes}
-    write_atomically(folder / RECORD, json.dumps(record, indent=2) + "\n")
+    def reset(self) -> None:
+        """Go back to the start."""
+        self._progress.update(self._task, completed=self._start)
 
-
-def _move(unpacked: Path, folder: Path, wanted: PublishedSet) -> None:
-    # an empty folder of that name would be in the way on Windows
-    with suppress(OSError):
-        folder.rmdir()
-    try:
-        os.rename(unpacked, folder)
-    except OSError:
-        # another run may have finished the same download first
-        if not folder.is_dir() or missing_files(wanted, folder):
-            raise
-        shutil.rmtree(unpacked)
+    def close(self) -> None:
+        """Do nothing, because rich removes the bar."""

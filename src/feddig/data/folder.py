@@ -1,4 +1,4 @@
-"""Image files in one folder for each class."""
+"""Image files in one folder per class."""
 
 import struct
 from collections.abc import Iterator
@@ -29,17 +29,17 @@ class _Labelled:
 def load_folder(folder: Path, *, seed: int = 0, image_size: int = 32) -> Dataset:
     """Load train/CLASS/IMAGE and test/CLASS/IMAGE, or CLASS/IMAGE alone, from a folder.
 
-    Without a test folder a seeded tenth of each class becomes the test set. Images are resized to squares of
-    the image size; 0 keeps them as they are.
+    Without a test folder, a seeded tenth of each class becomes the test set. Images are resized to squares of the image
+    size; 0 keeps their size.
     """
     if not folder.is_dir():
         raise SettingError(
-            f"data.path: {folder} is not a folder; give the one that holds a folder for each class"
+            f"data.path: {folder} is not a folder; give the folder that holds one folder per class"
         )
     if image_size != 0 and image_size < SMALLEST_SIDE:
         raise SettingError(
             f"data.image_size: {image_size} is too small; use at least {SMALLEST_SIDE}, "
-            "or 0 to keep the images as they are"
+            "or 0 to keep the images' own size"
         )
     # a class may be called "train", so only a folder that holds folders counts as the training part
     if (folder / "train").is_dir() and _folders(folder / "train"):
@@ -57,7 +57,7 @@ def load_folder(folder: Path, *, seed: int = 0, image_size: int = 32) -> Dataset
 
 
 def _find_parts(folder: Path) -> tuple[list[str], _Labelled, _Labelled]:
-    """List the files of a folder that comes with its own test part."""
+    """List the files of a folder that has its own test part."""
     classes = _folders(folder / "train")
     if not (folder / "test").is_dir():
         raise DataError(
@@ -79,15 +79,15 @@ def _find_parts(folder: Path) -> tuple[list[str], _Labelled, _Labelled]:
         if (folder / "test" / name).is_dir():
             _extend(test, _images(folder / "test" / name), label)
     if not test.paths:
-        raise DataError(f"{folder / 'test'}: holds no images; put them into a folder for each class")
+        raise DataError(f"{folder / 'test'}: holds no images; put them into one folder per class")
     return classes, train, test
 
 
 def _split_classes(folder: Path, seed: int) -> tuple[list[str], _Labelled, _Labelled]:
-    """List the files of a folder without a test part, and set a tenth of each class aside as the test set."""
+    """List the files of a folder without a test part, and make a tenth of each class the test set."""
     classes = _folders(folder)
     if not classes:
-        raise DataError(f"{folder}: holds no folders; put the images into a folder for each class")
+        raise DataError(f"{folder}: holds no folders; put the images into one folder per class")
     train, test = _Labelled([], []), _Labelled([], [])
     for label, name in enumerate(classes):
         found = _images(folder / name)
@@ -124,7 +124,7 @@ def _images(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class _Decoder:
-    """How every image of the set is read, so that all come out alike."""
+    """The mode and size that every image of the set is converted to."""
 
     mode: str
     width: int
@@ -132,11 +132,11 @@ class _Decoder:
 
     @classmethod
     def for_all(cls, paths: list[Path], image_size: int) -> "_Decoder":
-        """Look at every file's header: grey only if all are, and one size if none is asked for."""
+        """Read every file's header: grey only if all are; without an image size, all must have the same size."""
         grey = True
         sizes: dict[tuple[int, int], Path] = {}
         for path in paths:
-            with _opened(path) as image:
+            with _open(path) as image:
                 grey = grey and (image.mode in _GREY or image.mode.startswith("I"))
                 sizes.setdefault(image.size, path)
         if image_size == 0 and len(sizes) > 1:
@@ -151,7 +151,7 @@ class _Decoder:
 
     def read(self, path: Path) -> np.ndarray:
         """Read one image as [height, width, channels]."""
-        with _opened(path) as opened:
+        with _open(path) as opened:
             image = _to_eight_bits(opened, path).convert(self.mode)
             if image.size != (self.width, self.height):
                 image = image.resize((self.width, self.height), Image.Resampling.BILINEAR)
@@ -165,8 +165,8 @@ def _read_part(part: _Labelled, decode: _Decoder, source: str) -> Images:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
-    """Open an image; whatever Pillow makes of a damaged one becomes one line that names the file."""
+def _open(path: Path) -> Iterator[Image.Image]:
+    """Open an image; turn every error that Pillow raises on a damaged file into one line that names it."""
     try:
         with Image.open(path) as image:
             yield image
@@ -177,15 +177,17 @@ def _opened(path: Path) -> Iterator[Image.Image]:
 
 
 def _to_eight_bits(image: Image.Image, path: Path) -> Image.Image:
-    """Bring an image into a mode that Pillow converts to grey or colour faithfully."""
+    """Convert an image to a mode that Pillow turns into grey or colour without loss."""
     if image.mode.startswith("I"):
-        # Pillow's own conversion cuts everything above 255 off; the upper byte keeps the picture
+        # Pillow's own conversion makes everything above 255 white; the upper byte keeps the picture
         values = np.asarray(image).astype(np.int64)
         if values.min() < 0 or values.max() > 65_535:
-            raise DataError(f"{path}: values outside 16 bits; save it with 8 or 16 bits a pixel")
+            raise DataError(f"{path}: values outside 16 bits; save it with 8 or 16 bits per pixel")
         return Image.fromarray((values >> 8).astype(np.uint8))
     if image.mode == "F":
-        raise DataError(f"{path}: floating-point pixels have no agreed range; save it with 8 bits a channel")
+        raise DataError(
+            f"{path}: floating-point pixels have no agreed range; save it with 8 bits per channel"
+        )
     if "transparency" in image.info:
         return image.convert("RGBA")
     return image

@@ -1,9 +1,7 @@
-"""Gzip files, unzipped into a file that is memory-mapped.
+"""IDX files, gzipped or not: the format of MNIST and of the sets that follow it.
 
-IDX files, the format of MNIST and of the sets that follow it.
-
-A file is two zero bytes, one byte for the type of its values, one for the number of dimensions, each
-dimension as four bytes (big end first), and then the values.
+A file is two zero bytes, one byte for the type of its values, one for the number of dimensions, each dimension as
+four bytes (big-endian), and then the values.
 """
 
 import gzip
@@ -15,30 +13,32 @@ from pathlib import Path
 import numpy as np
 
 from feddig.data.dataset import Dataset, Images, assemble, check_images
-from feddig.data.mmap import map_kept, map_unnamed
+from feddig.data.mmap import map_cached, map_unnamed
 from feddig.errors import DataError, SettingError
 
 _TRAILER = 8
 """A gzip file ends with the checksum of its content and the content's length modulo 2^32, four bytes each."""
-_AT_ONCE = 2**20
+_CHUNK_BYTES = 2**20
+_UNSIGNED_BYTE = 0x08
+_LONGEST_HEADER = 4 + 4 * 4
+_AGAIN = "fetch the file again from its publisher"
 
 
 def map_gzip(path: Path, *, keep: bool) -> np.ndarray:
-    """Give what a gzip file unzips to as mapped bytes [n]; kept, it is there at once the next time."""
+    """Unzip a file and map the content as bytes [n]; keep it in the cache for the next time if asked to."""
 
-    def pieces() -> Iterator[bytes]:
+    def chunks() -> Iterator[bytes]:
         try:
             with gzip.open(path) as stream:
-                while piece := stream.read(_AT_ONCE):
-                    yield piece
+                while chunk := stream.read(_CHUNK_BYTES):
+                    yield chunk
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(
-                f"{path}: expected a whole gzip file, found a damaged one ({error}); "
-                "fetch the file again from its publisher"
+                f"{path}: expected a whole gzip file, found a damaged one ({error}); {_AGAIN}"
             ) from None
 
     if not keep:
-        return map_unnamed(pieces)
+        return map_unnamed(chunks)
     try:
         facts = path.stat()
         with path.open("rb") as stream:
@@ -48,14 +48,9 @@ def map_gzip(path: Path, *, keep: bool) -> np.ndarray:
         raise DataError(
             f"{path}: cannot be read ({error.strerror}); check the file and its permissions"
         ) from None
-    mark = f"{facts.st_size} {facts.st_mtime_ns} {trailer.hex()}".encode()
+    version = f"{facts.st_size} {facts.st_mtime_ns} {trailer.hex()}".encode()
     length = int.from_bytes(trailer[4:], "little")
-    return map_kept(path, mark, pieces, whole=lambda size: size % 2**32 == length)
-
-
-_UNSIGNED_BYTE = 0x08
-_LONGEST_HEADER = 4 + 4 * 4
-_AGAIN = "fetch the file again from its publisher"
+    return map_cached(path, version, chunks, complete=lambda size: size % 2**32 == length)
 
 
 def load_idx(folder: Path) -> Dataset:
@@ -66,7 +61,7 @@ def load_idx(folder: Path) -> Dataset:
 
 
 def read_idx(path: Path, *, dimensions: tuple[int, ...], public: bool = False) -> np.ndarray:
-    """Map one file that must have one of these numbers of dimensions; a public one stays unzipped in the cache."""
+    """Map a file that has one of these numbers of dimensions; the cache keeps what a public file unzips to."""
     if path.suffix == ".gz":
         content = map_gzip(path, keep=public)
         head = content[:_LONGEST_HEADER].tobytes()
@@ -77,7 +72,7 @@ def read_idx(path: Path, *, dimensions: tuple[int, ...], public: bool = False) -
             head = stream.read(_LONGEST_HEADER)
         start, shape = _read_header(path, head, path.stat().st_size, dimensions)
         if 0 in shape:
-            return np.zeros(shape, np.uint8)  # nothing cannot be mapped
+            return np.zeros(shape, np.uint8)  # an empty array cannot be mapped
         return np.memmap(path, np.uint8, mode="r", offset=start, shape=shape)
     except OSError as error:
         raise DataError(
@@ -88,7 +83,7 @@ def read_idx(path: Path, *, dimensions: tuple[int, ...], public: bool = False) -
 def read_part(folder: Path, prefix: str, *, transposed: bool = False, public: bool = False) -> Images:
     """Read one part of a set: the images and the labels whose file names start with the prefix.
 
-    Some publishers store each image by its columns; `transposed` turns it upright again, without a copy.
+    `transposed` turns images that are stored by columns upright, without a copy.
     """
     images, labels = _find(folder, f"{prefix}-images", "idx3"), _find(folder, f"{prefix}-labels", "idx1")
     pixels = read_idx(images, dimensions=(3,) if transposed else (3, 4), public=public)
@@ -101,7 +96,7 @@ def read_part(folder: Path, prefix: str, *, transposed: bool = False, public: bo
 
 
 def count_items(path: Path) -> int:
-    """Tell from the header of a file how many images or labels it holds, without reading them."""
+    """Read from the header of a file how many images or labels it holds."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             head = stream.read(8)
@@ -127,7 +122,7 @@ def _find(folder: Path, stem: str, kind: str) -> Path:
 def _read_header(
     path: Path, head: bytes, size: int, dimensions: tuple[int, ...]
 ) -> tuple[int, tuple[int, ...]]:
-    """Find where the values start and what shape they have, and that the file is as long as that takes."""
+    """Return where the values start and their shape; check that the file has the right length."""
     if len(head) < 4 or head[:2] != b"\x00\x00":
         found = head[:4].hex() or "nothing"
         raise DataError(f"{path}: not an IDX file: expected it to start with 0000, found {found}; {_AGAIN}")

@@ -1,42 +1,50 @@
-"""From the name of a data set to its images."""
+"""Load a data set by its name, and list the public sets that are on this computer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
 from feddig.data.bundled import load_fashion_mini
-from feddig.data.catalogue import load_published
+from feddig.data.cifar import count_records, read_cifar
 from feddig.data.dataset import Dataset, Images, assemble, check_images, check_rows
-from feddig.data.idx import load_idx
-from feddig.data.mmap import choose
+from feddig.data.download import (
+    download_set,
+    file_hash,
+    find_file,
+    find_folder,
+    find_folder_in,
+    missing_files,
+    read_record,
+    refuse_unusable,
+)
+from feddig.data.idx import count_items, load_idx, read_part
+from feddig.data.mmap import choose, join
 from feddig.data.npz import load_npz
-from feddig.data.public_sets import PUBLISHED
-from feddig.errors import DataError, SettingError, nearest
+from feddig.data.public_sets import PUBLISHED, PublishedFile, PublishedSet
+from feddig.errors import DataError, FedDigError, SettingError, nearest
+from feddig.files import cache_folder
 from feddig.seeds import numpy_stream
-
-__all__ = ["NAMES", "Dataset", "Images", "dataset_from_arrays", "load_dataset"]
-
-Loader = Callable[[Path | None, int, int], Dataset]
 
 
 def _load_folder(path: Path, seed: int, size: int) -> Dataset:
-    # a process that has arrays need not wait for what reads pictures
+    # imported only here, because Pillow takes time to load and most processes read arrays
     from feddig.data.folder import load_folder
 
     return load_folder(path, seed=seed, image_size=size)
 
 
-# each takes the path, the seed and the image size, and uses what its source has a use for
-_LOADERS: dict[str, Loader] = {
-    "fashion-mini": lambda path, seed, size: load_fashion_mini(),
-    "idx": lambda path, seed, size: load_idx(_required(path, "idx")),
-    "npz": lambda path, seed, size: load_npz(_required(path, "npz")),
-    "folder": lambda path, seed, size: _load_folder(_required(path, "folder"), seed, size),
+_LOADERS: dict[str, Callable[[Path, int, int], Dataset]] = {
+    "idx": lambda path, seed, size: load_idx(path),
+    "npz": lambda path, seed, size: load_npz(path),
+    "folder": _load_folder,
 }
-_BUNDLED = ("fashion-mini",)
+"""By name: the functions that load a user's own images from a path, a seed and an image size."""
+_BUNDLED = "fashion-mini"
 
-NAMES = (*_LOADERS, *PUBLISHED)
+NAMES = (_BUNDLED, *_LOADERS, *PUBLISHED)
 
 
 def load_dataset(
@@ -50,24 +58,28 @@ def load_dataset(
 ) -> Dataset:
     """Load the data set of this name from its path.
 
-    The public sets need no path: they are looked for in the data folder, the folder that FEDDIG_DATA names,
-    the user's cache and Debian's package folder, and are downloaded into the cache if they are in none.
+    The public sets need no path: they are looked for in the data folder, the folder that FEDDIG_DATA names, the
+    user's cache and Debian's package folder, and are downloaded into the cache if they are in none.
 
-    A limit keeps that many training images, drawn by the seed, and the whole test set. The image size counts
-    for the source "folder" only; the others keep the size that they are stored in.
+    A limit keeps that many training images, drawn by the seed, and the whole test set. Only the source "folder" uses
+    the image size; the other sources keep the size in which their images are stored.
     """
     if name not in NAMES:
         raise SettingError(f"data.name: unknown data set {name!r}; {nearest(name, NAMES)}")
-    if path is not None and name in _BUNDLED:
-        # silently training on other images than the user pointed at would be worse than an error
+    if path is not None and name == _BUNDLED:
+        # training silently on other images than the user's would be worse than an error
         raise SettingError(
             f"data.path: {name} comes with FedDig and takes no path; "
             "leave it out, or set data.name to the format of your images"
         )
     if limit < 0:
         raise SettingError(f"data.limit: {limit} is negative; use 0 for all images")
-    if name in PUBLISHED:
-        dataset = load_published(name, path, data_dir=data_dir)
+    if name == _BUNDLED:
+        dataset = load_fashion_mini()
+    elif name in PUBLISHED:
+        dataset = _load_published(PUBLISHED[name], path, data_dir)
+    elif path is None:
+        raise SettingError(f"data.path: the data set {name!r} needs a path; say where your images are")
     else:
         dataset = _LOADERS[name](path, seed, image_size)
     return _keep(dataset, limit, seed) if limit else dataset
@@ -76,7 +88,7 @@ def load_dataset(
 def dataset_from_arrays(
     x_train: object, y_train: object, x_test: object, y_test: object, *, name: str = "tensors"
 ) -> Dataset:
-    """Make a data set of numpy arrays or torch tensors that are at hand already.
+    """Make a data set from numpy arrays or torch tensors.
 
     A table, [n, columns] with floats from 0 to 1, goes to the networks as images of 1 x 1 x columns, never padded.
     """
@@ -91,20 +103,14 @@ def dataset_from_arrays(
     return assemble(name, part(x_train, y_train, "train"), part(x_test, y_test, "test"), source=name)
 
 
-def _required(path: Path | None, name: str) -> Path:
-    if path is None:
-        raise SettingError(f"data.path: the data set {name!r} needs a path; say where your images are")
-    return path
-
-
 def _keep(dataset: Dataset, limit: int, seed: int) -> Dataset:
-    there = len(dataset.train)
-    if limit > there:
+    count = len(dataset.train)
+    if limit > count:
         raise SettingError(
-            f"data.limit: {limit} images wanted, but {dataset.name} has {there} for training; "
+            f"data.limit: {limit} images wanted, but {dataset.name} has {count} for training; "
             "use a smaller number, or 0 for all"
         )
-    kept = np.sort(numpy_stream(seed, "limit").choice(there, size=limit, replace=False))
+    kept = np.sort(numpy_stream(seed, "limit").choice(count, size=limit, replace=False))
     train = Images(choose(dataset.train.pixels, kept), dataset.train.labels[kept])
     return Dataset(dataset.name, train, dataset.test, dataset.classes, dataset.class_names)
 
@@ -117,3 +123,149 @@ def _as_array(values: object, place: str) -> np.ndarray:
             f"{place}: {type(values).__name__} cannot be read as an array; "
             "give a numpy array, or a tensor on the CPU that needs no gradient"
         ) from None
+
+
+# --- public sets
+
+Standing = Literal["official", "other", "unknown"]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What is known about one public data set on this computer.
+
+    `standing` is "official" if every file has the publisher's hash, "other" if a count or a hash differs, and
+    "unknown" if hashes were not computed or have not been published. `fault` says why a set that is here cannot be
+    used.
+    """
+
+    name: str
+    present: bool
+    where: Path | None
+    train: int | None
+    test: int | None
+    classes: int
+    licence: str
+    standing: Standing
+    address: str
+    fault: str | None = None
+
+
+def describe(data_dir: Path | None = None, verify: bool = False) -> list[Entry]:
+    """Describe each public set as it is found on this computer; download nothing.
+
+    Verifying reads every file whole, checks its structure and compares its hash with the publisher's.
+    """
+    return [_describe(wanted, data_dir, verify) for wanted in PUBLISHED.values()]
+
+
+def _load_published(wanted: PublishedSet, path: Path | None, data_dir: Path | None) -> Dataset:
+    if path is not None:
+        return _read_set(wanted, _given_folder(wanted, path))
+    return _read_set(wanted, find_folder(wanted, data_dir) or download_set(wanted, cache_folder()))
+
+
+def _given_folder(wanted: PublishedSet, path: Path) -> Path:
+    if not path.is_dir():
+        raise SettingError(
+            f"data.path: {path} is not a folder; give the one that holds the files of {wanted.name}, "
+            "or leave it out to have them looked for"
+        )
+    folder = find_folder_in(wanted, path)
+    if folder is None:
+        refuse_unusable(wanted, path)
+        raise DataError(
+            f"{path}: {' and '.join(missing_files(wanted, path))} missing; "
+            f"add what {wanted.name} needs from {wanted.page}, or leave out data.path"
+        )
+    return folder
+
+
+def _read_set(wanted: PublishedSet, folder: Path) -> Dataset:
+    train, test = (_read_files(wanted, files, folder) for files in (wanted.train_files, wanted.test_files))
+    return assemble(wanted.name, train, test, source=str(folder), class_names=wanted.classes)
+
+
+def _read_files(wanted: PublishedSet, files: Sequence[PublishedFile], folder: Path) -> Images:
+    if wanted.format == "cifar":
+        paths = [folder / file.name for file in files]
+        parts = [read_cifar(path, label_bytes=wanted.label_bytes) for path in paths]
+    else:
+        paths = [folder / files[-1].name]
+        prefix = files[0].name.partition("-images")[0]
+        parts = [read_part(folder, prefix, transposed=wanted.transposed, public=True)]
+    for path, part in zip(paths, parts, strict=True):
+        outside = part.labels >= len(wanted.classes)
+        if outside.any():
+            first = int(outside.argmax())
+            raise DataError(
+                f"{path}: label {first} is {part.labels[first]}, but {wanted.name} has "
+                f"{len(wanted.classes)} classes, numbered from 0; fetch the file again from its publisher"
+            )
+    return Images(join([part.pixels for part in parts]), np.concatenate([part.labels for part in parts]))
+
+
+def _describe(wanted: PublishedSet, data_dir: Path | None, verify: bool) -> Entry:
+    folder: Path | None = None
+    train = test = None
+    standing: Standing = "unknown"
+    fault = None
+    try:
+        folder = find_folder(wanted, data_dir)
+        if folder is not None:
+            train, test = (_count(wanted, part, folder) for part in (wanted.train_files, wanted.test_files))
+            if verify:
+                _read_set(wanted, folder)
+            standing = _judge(wanted, folder, (train, test), verify)
+    except SettingError:
+        # a misspelt folder is the caller's mistake and no fault of one set
+        raise
+    except FedDigError as error:
+        fault = str(error)
+    return Entry(
+        wanted.name,
+        folder is not None,
+        folder,
+        train,
+        test,
+        len(wanted.classes),
+        wanted.licence,
+        standing,
+        wanted.page,
+        fault,
+    )
+
+
+def _count(wanted: PublishedSet, files: Sequence[PublishedFile], folder: Path) -> int:
+    if wanted.format == "cifar":
+        return sum(count_records(folder / file.name, label_bytes=wanted.label_bytes) for file in files)
+    labels = find_file(folder, files[-1].name)
+    return count_items(labels) if labels is not None else 0
+
+
+def _judge(wanted: PublishedSet, folder: Path, counts: tuple[int, int], verify: bool) -> Standing:
+    if counts != (wanted.train_count, wanted.test_count):
+        return "other"
+    if not verify:
+        return "unknown"
+    record = read_record(wanted, folder)
+    verdicts = {_judge_file(file, folder, record.get(file.name)) for file in wanted.files}
+    for verdict in ("other", "unknown"):
+        if verdict in verdicts:
+            return verdict
+    return "official"
+
+
+def _judge_file(file: PublishedFile, folder: Path, recorded: str | None) -> Standing:
+    path = find_file(folder, file.name)
+    if path is None:
+        return "unknown"
+    algorithm, _, known = file.fingerprint.partition(":")
+    zipped = path.suffix == ".gz"
+    if file.of_gzip and not zipped:
+        # only a record tells whether this was unzipped from the publisher's file
+        if recorded is None:
+            return "unknown"
+        return "official" if file_hash(path) == recorded else "other"
+    found = file_hash(path, algorithm, unzip=zipped and not file.of_gzip)
+    return "official" if found == known else "other"

@@ -1,9 +1,7 @@
-"""Bytes that do not lie in a file as they are needed: written into one, and memory-mapped.
+"""Images that stay on disk until they are used, so that a data set may be larger than memory.
 
-So a set that is unzipped or decoded may be larger than memory. What is public is kept in the user's cache for the
-next time; of a user's own data no copy stays behind.
-
-Pixels that are read from where they lie only when they are asked for, so that a set may exceed memory.
+What must be unzipped or decoded first is written into a file and memory-mapped: public data into the user's cache,
+where it is found the next time, and a user's own data into a file without a name, so that no copy stays behind.
 """
 
 import os
@@ -16,57 +14,58 @@ from typing import IO, Any
 
 import numpy as np
 
-from feddig.data.locate import cache_folder
-from feddig.files import content_hash
+from feddig.files import cache_folder, content_hash
 
-Pieces = Callable[[], Iterator[bytes]]
-"""Makes the content from its beginning, a piece at a time. It turns its own OSErrors into DataErrors, as an OSError
-is taken for a fault of the place that is written to."""
+Chunks = Callable[[], Iterator[bytes]]
+"""Yields the content chunk by chunk, from its beginning. It must turn its own OSErrors into DataErrors, because an
+OSError is taken for a fault of the disk that is written to."""
 
 
-def map_unnamed(pieces: Pieces) -> np.ndarray:
-    """Give the content as mapped bytes [n] of a file without a name, which goes when nobody uses it any more."""
-    for place in (_made_folder, tempfile.gettempdir):
-        with suppress(OSError), tempfile.TemporaryFile(dir=place()) as stream:
-            _write(stream, pieces)
+def map_unnamed(chunks: Chunks) -> np.ndarray:
+    """Write the content into a file without a name and map it as bytes [n]; the file goes with the array."""
+    for folder in (_make_folder, tempfile.gettempdir):
+        with suppress(OSError), tempfile.TemporaryFile(dir=folder()) as stream:
+            _write(stream, chunks)
             return _map(stream)
-    # no disk to write to at all: then memory must do
-    return np.frombuffer(b"".join(pieces()), np.uint8)
+    # no disk can be written to, so the content is kept in memory
+    return np.frombuffer(b"".join(chunks()), np.uint8)
 
 
-def map_kept(source: Path, mark: bytes, pieces: Pieces, *, whole: Callable[[int], bool]) -> np.ndarray:
-    """Give the content as mapped bytes [n] of a file in the cache, which is written if it is not there.
+def map_cached(
+    source: Path, version: bytes, chunks: Chunks, *, complete: Callable[[int], bool]
+) -> np.ndarray:
+    """Map the content as bytes [n] from a file in the cache, which is written if it is not there.
 
-    `mark` differs whenever the source was changed; `whole` tells by its length whether a kept file is undamaged.
+    `version` differs whenever the source has changed; `complete` tells by its size whether a cached file is whole.
     """
     name = f"{source.stem}-{content_hash(str(source.resolve()).encode())[:16]}"
-    path = _folder() / f"{name}-{content_hash(mark)[:16]}"
+    path = _folder() / f"{name}-{content_hash(version)[:16]}"
     with suppress(OSError):
-        if not path.is_file() or not whole(path.stat().st_size):
-            _keep(path, pieces)
+        if not path.is_file() or not complete(path.stat().st_size):
+            _write_cached(path, chunks)
             _remove(old for old in path.parent.iterdir() if old.name.startswith(f"{name}-") and old != path)
         with path.open("rb") as stream:
             return _map(stream)
     # the cache is full or may not be written to
-    return map_unnamed(pieces)
+    return map_unnamed(chunks)
 
 
 def _folder() -> Path:
     return cache_folder() / "unzipped"
 
 
-def _made_folder() -> Path:
+def _make_folder() -> Path:
     folder = _folder()
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
-def _keep(path: Path, pieces: Pieces) -> None:
-    """Write a file of the cache in one step, so that it is there whole or not at all."""
-    handle, part = tempfile.mkstemp(dir=_made_folder(), prefix=f".{path.name}.", suffix=".part")
+def _write_cached(path: Path, chunks: Chunks) -> None:
+    """Write a file of the cache in one step, so that no reader sees half of it."""
+    handle, part = tempfile.mkstemp(dir=_make_folder(), prefix=f".{path.name}.", suffix=".part")
     try:
         with os.fdopen(handle, "wb") as stream:
-            _write(stream, pieces)
+            _write(stream, chunks)
             os.fsync(stream.fileno())
         os.replace(part, path)
     except BaseException:
@@ -76,41 +75,41 @@ def _keep(path: Path, pieces: Pieces) -> None:
 
 def _remove(paths: Iterable[Path]) -> None:
     for path in paths:
-        # Windows removes no file that somebody still maps
+        # Windows does not remove a file that a process still maps
         with suppress(OSError):
             path.unlink()
 
 
-def _write(stream: IO[bytes], pieces: Pieces) -> None:
-    for piece in pieces():
-        stream.write(piece)
+def _write(stream: IO[bytes], chunks: Chunks) -> None:
+    for chunk in chunks():
+        stream.write(chunk)
     stream.flush()
 
 
 def _map(stream: IO[bytes]) -> np.ndarray:
     if os.fstat(stream.fileno()).st_size == 0:
-        return np.zeros(0, np.uint8)  # nothing cannot be mapped
-    # the mapping holds the file, so the stream may be closed
+        return np.zeros(0, np.uint8)  # an empty file cannot be mapped
+    # the mapping keeps the file open, so the stream may be closed
     return np.memmap(stream, np.uint8, mode="r")
 
 
 @dataclass(frozen=True, eq=False)
 class LazyPixels:
-    """Images [n, channels, height, width] behind a function that reads some of them.
+    """Images [n, channels, height, width] that a function reads when they are indexed.
 
-    Index them as an array: what comes back is an ordinary array of the images asked for.
+    Index them like an array; the result is an ordinary array of the chosen images.
     """
 
     read: Callable[[np.ndarray], np.ndarray]
-    places: np.ndarray
-    """For each image, the place that `read` knows it by."""
+    indices: np.ndarray
+    """For each image, the index by which `read` finds it."""
     image_shape: tuple[int, int, int]
     dtype: np.dtype
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
-        """The shape that all images together have."""
-        return (len(self.places), *self.image_shape)
+        """The shape of all images together."""
+        return (len(self.indices), *self.image_shape)
 
     @property
     def ndim(self) -> int:
@@ -118,17 +117,17 @@ class LazyPixels:
         return len(self.shape)
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.indices)
 
     def __getitem__(self, key: Any) -> np.ndarray:
         images, *within = key if isinstance(key, tuple) else (key,)
-        places = self.places[images]
-        values = self.read(np.atleast_1d(places))
-        found: np.ndarray = values[(slice(None) if places.ndim else 0, *within)]
+        indices = self.indices[images]
+        values = self.read(np.atleast_1d(indices))
+        found: np.ndarray = values[(slice(None) if indices.ndim else 0, *within)]
         return found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        # numpy asks for this when everything is wanted at once
+        # numpy calls this to convert all images at once
         return self[:].astype(dtype or self.dtype, copy=False)
 
 
@@ -137,33 +136,33 @@ Pixels = np.ndarray | LazyPixels
 
 
 def join(parts: Sequence[Pixels]) -> Pixels:
-    """Put several arrays of images behind one another, where they lie."""
+    """Concatenate several arrays of images without copying them."""
     if len(parts) == 1:
         return parts[0]
     ends = np.cumsum([len(part) for part in parts])
 
-    def read(places: np.ndarray) -> np.ndarray:
-        images = np.empty((len(places), *parts[0].shape[1:]), parts[0].dtype)
-        holders = np.searchsorted(ends, places, side="right")
+    def read(indices: np.ndarray) -> np.ndarray:
+        images = np.empty((len(indices), *parts[0].shape[1:]), parts[0].dtype)
+        holders = np.searchsorted(ends, indices, side="right")
         for number, part in enumerate(parts):
             held = holders == number
-            images[held] = part[places[held] - (ends[number] - len(part))]
+            images[held] = part[indices[held] - (ends[number] - len(part))]
         return images
 
     return LazyPixels(read, np.arange(ends[-1]), _image_shape(parts[0]), parts[0].dtype)
 
 
 def choose(pixels: Pixels, rows: np.ndarray) -> Pixels:
-    """Give some of the images, where they lie."""
-    return LazyPixels(lambda places: pixels[places], rows, _image_shape(pixels), pixels.dtype)
+    """Choose some of the images without copying them."""
+    return LazyPixels(lambda indices: pixels[indices], rows, _image_shape(pixels), pixels.dtype)
 
 
 def convert(pixels: np.ndarray, dtype: np.dtype) -> Pixels:
-    """Give the images as another type of number, converted when they are read."""
+    """Convert the images to another type of number when they are read."""
     if pixels.dtype == dtype:
         return pixels
     every = np.arange(len(pixels))
-    return LazyPixels(lambda places: pixels[places].astype(dtype), every, _image_shape(pixels), dtype)
+    return LazyPixels(lambda indices: pixels[indices].astype(dtype), every, _image_shape(pixels), dtype)
 
 
 def _image_shape(pixels: Pixels) -> tuple[int, int, int]:

@@ -14,25 +14,25 @@ from feddig.data.dataset import Dataset, Images, assemble, check_images
 from feddig.data.mmap import map_unnamed
 from feddig.errors import DataError, SettingError
 
-_AT_ONCE = 2**20
+_CHUNK_BYTES = 2**20
 _FIXED_HEADER = 30  # bytes of a zip member's local header before its name
 
 
 def load_npz(path: Path) -> Dataset:
     """Load a data set from a file that np.savez or np.savez_compressed wrote.
 
-    Arrays that are stored uncompressed are memory-mapped, compressed ones after unzipping them into a nameless file.
+    Uncompressed arrays are memory-mapped; compressed ones are unzipped into a file without a name, and that is mapped.
     """
     if not path.is_file():
         raise SettingError(
             f"data.path: {path} is not a file; give the .npz file with x_train, y_train and so on"
         )
-    with _opened(path) as archive:
+    with _open(path) as archive:
         train, test = _read_part(archive, path, "train"), _read_part(archive, path, "test")
     return assemble("npz", train, test, source=str(path))
 
 
-def _opened(path: Path) -> zipfile.ZipFile:
+def _open(path: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
     except (zipfile.BadZipFile, struct.error, OSError, ValueError, NotImplementedError) as error:
@@ -72,7 +72,7 @@ def _read_member(archive: zipfile.ZipFile, path: Path, name: str) -> np.ndarray:
                 )
         order: Literal["F", "C"] = "F" if fortran else "C"
         if member.compress_type != zipfile.ZIP_STORED or 0 in shape:
-            content = map_unnamed(lambda: _pieces(archive, member))
+            content = map_unnamed(lambda: _chunks(archive, member))
             return content[values_start:].view(dtype).reshape(shape, order=order)
         offset = _data_offset(path, member) + values_start
         return np.memmap(path, dtype, mode="r", offset=offset, shape=shape, order=order)
@@ -81,29 +81,26 @@ def _read_member(archive: zipfile.ZipFile, path: Path, name: str) -> np.ndarray:
 
 
 def _check_sum(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    """Read a member to its end, which compares its checksum: mapping it would not notice damage."""
-    for _ in _pieces(archive, member):
+    """Read a member to its end, which checks its checksum; mapping it would not notice damage."""
+    for _ in _chunks(archive, member):
         pass
 
 
-def _pieces(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes]:
+def _chunks(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[bytes]:
     with archive.open(member) as stream:
-        while piece := stream.read(_AT_ONCE):
-            yield piece
+        while chunk := stream.read(_CHUNK_BYTES):
+            yield chunk
 
 
 def _read_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    """Read the shape, the order (True: columns first) and the type that stand before an array's values."""
+    """Read the shape, the order (True: columns first) and the type of an array from its header."""
     version = np.lib.format.read_magic(stream)
     read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
     return read(stream)
 
 
 def _data_offset(path: Path, member: zipfile.ZipInfo) -> int:
-    """Find where a member's bytes start in the file.
-
-    Only the member's local header says how much stands before them; the archive's directory may differ.
-    """
+    """Find where a member's bytes start in the file, by its local header; the archive's directory may differ."""
     with path.open("rb") as stream:
         stream.seek(member.header_offset)
         head = stream.read(_FIXED_HEADER)

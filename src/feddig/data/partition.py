@@ -1,4 +1,4 @@
-"""Dealing the training samples out to the silos."""
+"""Distribute the training samples to the silos."""
 
 import logging
 import math
@@ -35,13 +35,13 @@ class Share:
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Every training sample in exactly one split of one silo, and how often that was drawn again."""
+    """Each training sample in exactly one split of one silo, and how often the partition was drawn again."""
 
     shares: tuple[Share, ...]
     redraws: int
 
     def to_csv(self) -> str:
-        """Write one row for each sample, in the order of the training set."""
+        """Return one row per sample, in the order of the training set."""
         rows = sorted(
             (index, silo, split)
             for silo, share in enumerate(self.shares)
@@ -57,7 +57,7 @@ class Partition:
 
     @classmethod
     def from_csv(cls, path: Path) -> "Partition":
-        """Read a partition back; the file does not tell redraws, so they are 0."""
+        """Read a partition from its file, which does not hold the redraws, so they are 0."""
         try:
             text = path.read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -79,16 +79,16 @@ def draw_partition(
     min_samples: int = 64,
     seed: int = 0,
 ) -> Partition:
-    """Deal samples out by their labels, and split each silo's into training, validation and test samples.
+    """Distribute samples by their labels, and split each silo's into training, validation and test samples.
 
-    "dirichlet" draws each class's proportions from Dirichlet(skew, ..., skew) (the paper's mu), "iid" deals
-    evenly, and "shards" gives each silo two runs of samples sorted by label, as the paper on FedAvg did. A
-    draw that leaves a silo with fewer than min_samples is drawn again from the next stream of the seed.
+    "dirichlet" draws each class's proportions from Dirichlet(skew, ..., skew) (the paper's mu), "iid" distributes
+    evenly, and "shards" gives each silo two runs of the samples sorted by label, as in the paper on FedAvg. A draw that
+    gives a silo fewer than min_samples is repeated with the next stream of the seed.
     """
     _check_settings(silos, method, skew, split, min_samples)
     if silos > len(labels):
         raise DataError(
-            f"partition: {len(labels)} samples cannot be dealt out to {silos} silos; "
+            f"partition: {len(labels)} samples are too few for {silos} silos; "
             "use fewer data.silos or more images"
         )
     if min_samples > len(labels) // silos:
@@ -99,10 +99,10 @@ def draw_partition(
     best = 0
     for attempt in range(MOST_REDRAWS + 1):
         stream = numpy_stream(seed, "partition", attempt)
-        dealt = _METHODS[method](labels, silos, skew, stream)
-        smallest = min(len(samples) for samples in dealt)
+        parts = _METHODS[method](labels, silos, skew, stream)
+        smallest = min(len(samples) for samples in parts)
         if smallest >= min_samples:
-            return Partition(tuple(_split(samples, split, stream) for samples in dealt), redraws=attempt)
+            return Partition(tuple(_split(samples, split, stream) for samples in parts), redraws=attempt)
         best = max(best, smallest)
         if attempt < MOST_REDRAWS:
             logger.info(
@@ -136,27 +136,27 @@ def _check_settings(
             f"data.split: {list(split)} are not three shares that sum to 1; use for example [0.8, 0.1, 0.1]"
         )
     if split[0] == 0:
-        raise SettingError("data.split: the training share is 0; leave something to train on")
+        raise SettingError("data.split: the training share is 0; leave some samples to train on")
     if min_samples < 1:
         raise SettingError(
-            f"data.min_samples: {min_samples}; use at least 1, as every silo must have something"
+            f"data.min_samples: {min_samples}; use at least 1, because every silo needs a sample"
         )
 
 
-def _deal_dirichlet(
+def _partition_dirichlet(
     labels: np.ndarray, silos: int, skew: float, stream: np.random.Generator
 ) -> list[np.ndarray]:
-    dealt: list[list[np.ndarray]] = [[] for _ in range(silos)]
+    parts: list[list[np.ndarray]] = [[] for _ in range(silos)]
     for label in np.unique(labels):
         samples = stream.permutation(np.flatnonzero(labels == label))
         cuts = (np.cumsum(_proportions(silos, skew, stream))[:-1] * len(samples)).astype(np.int64)
-        for pieces, piece in zip(dealt, np.split(samples, cuts), strict=True):
+        for pieces, piece in zip(parts, np.split(samples, cuts), strict=True):
             pieces.append(piece)
-    return [np.concatenate(pieces) for pieces in dealt]
+    return [np.concatenate(pieces) for pieces in parts]
 
 
 def _proportions(silos: int, skew: float, stream: np.random.Generator) -> np.ndarray:
-    # an extreme skew overflows or underflows inside NumPy, which then gives nan or zeros
+    # with an extreme skew NumPy overflows or underflows, and gives nan or zeros
     with np.errstate(all="ignore"):
         proportions = stream.dirichlet(np.full(silos, skew))
     if np.isclose(proportions.sum(), 1):
@@ -168,11 +168,13 @@ def _proportions(silos: int, skew: float, stream: np.random.Generator) -> np.nda
     return whole
 
 
-def _deal_iid(labels: np.ndarray, silos: int, skew: float, stream: np.random.Generator) -> list[np.ndarray]:
+def _partition_iid(
+    labels: np.ndarray, silos: int, skew: float, stream: np.random.Generator
+) -> list[np.ndarray]:
     return np.array_split(stream.permutation(len(labels)), silos)
 
 
-def _deal_shards(
+def _partition_shards(
     labels: np.ndarray, silos: int, skew: float, stream: np.random.Generator
 ) -> list[np.ndarray]:
     shuffled = stream.permutation(len(labels))
@@ -182,16 +184,16 @@ def _deal_shards(
 
 
 _METHODS: dict[str, Callable[[np.ndarray, int, float, np.random.Generator], list[np.ndarray]]] = {
-    "dirichlet": _deal_dirichlet,
-    "iid": _deal_iid,
-    "shards": _deal_shards,
+    "dirichlet": _partition_dirichlet,
+    "iid": _partition_iid,
+    "shards": _partition_shards,
 }
 
 
 def _split(samples: np.ndarray, split: tuple[float, float, float], stream: np.random.Generator) -> Share:
     order = stream.permutation(samples).astype(np.int64)
     validation, test = round(len(order) * split[1]), round(len(order) * split[2])
-    # rounding up both may leave nothing to train on; the larger of the two gives one back
+    # if rounding up both leaves nothing to train on, the larger of the two loses one
     while validation + test >= len(order):
         validation, test = (validation - 1, test) if validation > test else (validation, test - 1)
     train = len(order) - validation - test
@@ -237,7 +239,7 @@ def _parse_row(place: str, line: str, expected: int) -> tuple[int, str]:
         raise FileFormatError(f"{place}: {line!r} is not an index, a silo and a split; make the file again")
     index, silo, split = int(fields[0]), int(fields[1]), fields[2]
     if index != expected:
-        raise FileFormatError(f"{place}: sample {index} where {expected} should stand; make the file again")
+        raise FileFormatError(f"{place}: sample {index} where {expected} is expected; make the file again")
     if split not in SPLITS:
         raise FileFormatError(f"{place}: unknown split {split!r}; {nearest(split, SPLITS)}")
     return silo, split

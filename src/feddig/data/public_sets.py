@@ -1,4 +1,4 @@
-"""What the publishers of four public data sets publish: their files, counts, licences, addresses and hashes."""
+"""The four public data sets as their publishers describe them: files, counts, licences, addresses and hashes."""
 
 import string
 from dataclasses import dataclass
@@ -21,10 +21,9 @@ class Download:
 
 @dataclass(frozen=True)
 class PublishedFile:
-    """One file of a set, by its name without ".gz", and the hash that tells the publisher's copy from others.
+    """One file of a set: its name without ".gz", and the hash of the publisher's copy, as "algorithm:digits".
 
-    The hash is "algorithm:digits". It is of the unzipped content, or of the gzip file where nobody has made
-    the content's hash known.
+    The hash is of the unzipped content, or of the gzip file if only that hash has been published.
     """
 
     name: str
@@ -36,8 +35,8 @@ class PublishedFile:
 class PublishedSet:
     """A public data set as its publisher describes it.
 
-    `folder` is the name of the folder that the publisher's archive unpacks to, `pickled` what the publisher's
-    pickled version is called: its folder, and the first file in it.
+    `folder` is the folder in the publisher's archive that holds the files. `pickled` names the pickled version: its
+    folder, and the first file in it.
     """
 
     name: str
@@ -51,12 +50,13 @@ class PublishedSet:
     page: str
     downloads: tuple[Download, ...]
     folder: str = ""
-    pickled: tuple[str, str] | None = None
+    pickled: tuple[str, ...] = ()
     transposed: bool = False
+    label_bytes: int = 1
 
     @property
     def files(self) -> tuple[PublishedFile, ...]:
-        """All files that the set needs."""
+        """All files of the set."""
         return self.train_files + self.test_files
 
 
@@ -231,6 +231,7 @@ _CIFAR100 = PublishedSet(
     ),
     folder="cifar-100-binary",
     pickled=("cifar-100-python", "train"),
+    label_bytes=2,
 )
 
 PUBLISHED: dict[str, PublishedSet] = {

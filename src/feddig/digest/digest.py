@@ -1,7 +1,7 @@
-"""A silo's data digest: encode, mix, perturb; and the file that carries it.
+"""A silo's data digest, made of encoded samples by mixing and noise.
 
-Each sample is used at most once. Neither the samples, nor which of them were mixed, nor the seed of
-the noise is in the digest.
+Each sample is used at most once. The digest contains neither the samples, nor which of them were mixed, nor the seed
+of the noise.
 """
 
 import json
@@ -10,56 +10,30 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from feddig.errors import DataError, FileFormatError
-from feddig.files import content_hash, read_tensors, write_tensors
-from feddig.privacy.clipping import Contract, received_features, sent_sums
-from feddig.privacy.labels import randomise_labels
-from feddig.privacy.mechanism import DISCRETE, add_noise
-from feddig.privacy.samplers import SeededSource, Source, SystemSource
-from feddig.privacy.sound import contract_for, promised_facts, release_groups
-from feddig.seeds import Uniforms, seeded_uniforms, system_uniforms
+from feddig.files import content_hash
+from feddig.privacy.accounting import Promise
+from feddig.privacy.mechanisms import (
+    Fact,
+    Mechanism,
+    Randomness,
+    Samples,
+    mechanism_of,
+    promise_of,
+    public_facts,
+    weights_of,
+)
+from feddig.seeds import Uniforms
 from feddig.settings import DigestSettings, PrivacySettings
 
 log = logging.getLogger("feddig")
 
-Facts = dict[str, str | int | float | list[float]]
-
 LABEL_TOLERANCE = 1e-4
-LARGEST_HEADER = 1 << 20
-
-FACTS: dict[str, type | tuple[type, ...]] = {
-    "samples_per_digest": int,
-    "mixing": str,
-    "weights": list,
-    "left_out": int,
-    "mechanism": str,
-    "epsilon": (int, float),
-    "scale_size": int,
-    "random": str,
-    "encoder": str,
-}
-"""What a digest tells about how it was made: nothing that a receiver need not know."""
-
-SOUND_FACTS: dict[str, type | tuple[type, ...]] = {
-    "adjacency": str,
-    "delta": (int, float),
-    "label_epsilon": (int, float),
-    "label_keep": str,
-    "clip_norm": str,
-    "clip_bound": (int, float),
-    "clip_steps": int,
-    "step": (int, float),
-    "sensitivity": (int, float),
-    "sensitivity_norm": str,
-    "noise_deviation": (int, float),
-}
-"""What one with integer noise tells besides: its contract, of which nothing is computed from data."""
 
 
 @dataclass(frozen=True)
@@ -71,11 +45,21 @@ class Digest:
     """D_R, [digests, *feature shape], float32: mixed and noised."""
     labels: Tensor
     """D_y, [digests, classes], float32: each row sums to 1."""
-    facts: Mapping[str, str | int | float | list[float]] = field(default_factory=dict)
-    """How it was made: what FACTS names and, with integer noise, what SOUND_FACTS does."""
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    """How it was made, as far as a receiver needs to know."""
 
     def __len__(self) -> int:
         return int(self.features.shape[0])
+
+    @property
+    def mechanism(self) -> Mechanism:
+        """The mechanism that its facts name."""
+        return mechanism_of(self.facts)
+
+    @property
+    def promise(self) -> Promise:
+        """What it promises each record in it."""
+        return promise_of(self.facts, math.prod(self.features.shape[1:]))
 
     @property
     def samples(self) -> int:
@@ -102,7 +86,7 @@ class Digest:
 
 
 def mix_groups(labels: Tensor, samples_per_digest: int, mixing: str, uniforms: Uniforms) -> Tensor:
-    """Choose which samples are mixed with which: [digests, SpD] indices, none of them twice."""
+    """Return which samples are mixed: [digests, SpD] indices, none of them twice."""
     shuffled = torch.from_numpy(np.argsort(uniforms(len(labels)), kind="stable"))
     rows = [shuffled]
     if mixing == "within-class":
@@ -115,11 +99,7 @@ def check_mixable(silo: int, labels: Tensor, settings: DigestSettings) -> None:
     """Check that a silo has enough samples for a single digest; without one it could not be recalled."""
     counts = torch.bincount(labels) if settings.mixing == "within-class" else torch.tensor([len(labels)])
     if not bool((counts >= settings.samples_per_digest).any()):
-        within = " of one class" if settings.mixing == "within-class" else ""
-        raise DataError(
-            f"silo {silo}: no {settings.samples_per_digest} training samples{within} to mix among its {len(labels)}; "
-            "lower digest.samples_per_digest or raise data.min_samples"
-        )
+        raise _too_few(silo, labels, settings.samples_per_digest, settings.mixing)
 
 
 def make_digest(
@@ -133,77 +113,60 @@ def make_digest(
     encoder: str,
 ) -> Digest:
     """Make a silo's digest from its encoded training samples r and their labels; `encoder` is P_R's hash."""
+    facts = public_facts(privacy, settings, math.prod(features.shape[1:]), classes, encoder)
+    return make_digest_by_facts(silo, features, labels, classes, facts, settings.seed or 0)
+
+
+def make_digest_by_facts(
+    silo: int, features: Tensor, labels: Tensor, classes: int, facts: Mapping[str, Fact], seed: int
+) -> Digest:
+    """Make a silo's digest with the given facts, for example those of another digest."""
     features, labels = features.float(), labels.cpu()
     if len(labels) and not bool(torch.isfinite(features).all()):
         raise DataError(
             f"silo {silo}: the encoder gives values that are not finite numbers; check its images"
         )
-    contract = None
-    if privacy.mechanism in DISCRETE:
-        contract = contract_for(privacy, settings, math.prod(features.shape[1:]), classes)
-        # before anything else: what samples are mixed with may follow from randomised labels, never from true ones
-        words = _words("labels", silo, settings, privacy)
-        labels = torch.from_numpy(randomise_labels(labels.numpy(), classes, contract.label_keep, words))
-    check_mixable(silo, labels, settings)
+    mechanism = mechanism_of(facts)
+    randomness = Randomness(str(facts["random"]), seed, silo, torch.get_num_threads())
+    groups, labels = draw_groups(labels, classes, facts, randomness)
+    if not len(groups):
+        raise _too_few(silo, labels, int(str(facts["samples_per_digest"])), str(facts["mixing"]))
+    facts = {**facts, "left_out": len(labels) - groups.numel()}
+
+    def mix() -> tuple[np.ndarray, np.ndarray]:
+        mixed, shares = _mix(features, labels, groups, weights_of(facts), classes)
+        return mixed.cpu().numpy(), shares.numpy()
+
+    samples = Samples(features.cpu().numpy(), labels.numpy(), groups.numpy(), classes, mix)
+    sent, shares = mechanism.release(samples, facts, randomness)
+    if not bool(np.isfinite(sent).all()):
+        raise DataError(f"silo {silo}: the noise is too large for a float32 number; raise privacy.epsilon")
+    # the deviation may follow from the silo's largest feature, so it goes to the log and not into the digest
+    deviation = mechanism.noise_deviation(facts, float(features.abs().max()))
+    log.info("silo %d: noise of standard deviation %.6g on its digest", silo, deviation or 0.0)
+    device = features.device
+    return Digest(silo, torch.from_numpy(sent).to(device), torch.from_numpy(shares).to(device), facts)
+
+
+def draw_groups(
+    labels: Tensor, classes: int, facts: Mapping[str, Fact], randomness: Randomness
+) -> tuple[Tensor, Tensor]:
+    """Return which samples are mixed, and the labels as the mechanism has randomised them."""
+    # first, because groups may depend on randomised labels, never on true ones
+    seen = mechanism_of(facts).randomise_labels(labels.numpy(), classes, facts, randomness)
+    labels = torch.from_numpy(seen)
     groups = mix_groups(
-        labels, settings.samples_per_digest, settings.mixing, _uniforms("mixing", silo, settings, privacy)
+        labels, int(str(facts["samples_per_digest"])), str(facts["mixing"]), randomness.uniforms("mixing")
     )
-    weights = list(settings.weights or [1 / settings.samples_per_digest] * settings.samples_per_digest)
-    facts: Facts = {
-        "samples_per_digest": settings.samples_per_digest,
-        "mixing": settings.mixing,
-        "weights": weights,
-        "left_out": len(labels) - groups.numel(),
-        "mechanism": privacy.mechanism,
-        "epsilon": privacy.epsilon,
-        "scale_size": privacy.scale_size,
-        "random": privacy.random,
-        "encoder": encoder,
-    }
-    if contract is not None:
-        source = _words("noise", silo, settings, privacy)
-        digest = _sum_and_perturb(silo, features, labels, groups, contract, classes, settings.mixing, source)
-        return replace(digest, facts=facts | promised_facts(contract, privacy))
-    mixed, soft_labels = _mix(features, labels, groups, weights, classes)
-    perturbed = add_noise(
-        mixed,
-        mechanism=privacy.mechanism,
-        largest=float(features.abs().max()),
-        epsilon=privacy.epsilon,
-        scale_size=privacy.scale_size,
-        uniforms=_uniforms("noise", silo, settings, privacy),
-    )
-    if not bool(torch.isfinite(perturbed.features).all()):
-        raise DataError(f"silo {silo}: the noise is beyond all numbers; raise privacy.epsilon")
-    # the scale gives tau away, which is the silo's own business: it goes to the log and not into the digest
-    log.info("silo %d: noise scale %.6g on its digest", silo, perturbed.scale)
-    return Digest(silo, perturbed.features, soft_labels, facts)
+    return groups, labels
 
 
-def _sum_and_perturb(
-    silo: int,
-    features: Tensor,
-    labels: Tensor,
-    groups: Tensor,
-    contract: Contract,
-    classes: int,
-    mixing: str,
-    source: Source,
-) -> Digest:
-    """Sum clipped integers group by group, with integer noise, and divide as a receiver does."""
-    release = release_groups(
-        features.cpu().numpy(),
-        labels.numpy(),
-        groups.numpy(),
-        contract,
-        classes=classes,
-        mixing=mixing,
-        source=source,
-        # they change the time that it takes and nothing else
-        threads=torch.get_num_threads(),
+def _too_few(silo: int, labels: Tensor, mixed: int, mixing: str) -> DataError:
+    within = " of one class" if mixing == "within-class" else ""
+    return DataError(
+        f"silo {silo}: no {mixed} training samples{within} to mix among its {len(labels)}; "
+        "lower digest.samples_per_digest or raise data.min_samples"
     )
-    received, shares = torch.from_numpy(release.features), torch.from_numpy(release.labels)
-    return Digest(silo, received.to(features.device), shares.to(features.device))
 
 
 def _mix(
@@ -215,80 +178,7 @@ def _mix(
     for member, weight in zip(groups.T, weights, strict=True):
         mixed.add_(features[member.to(features.device)], alpha=weight)
         soft_labels[torch.arange(len(groups)), labels[member]] += weight
-    return mixed, soft_labels.to(features.device)
-
-
-def _uniforms(purpose: str, silo: int, settings: DigestSettings, privacy: PrivacySettings) -> Uniforms:
-    """Open the source of mixing or noise: a seed in a simulation, the system's entropy otherwise."""
-    if privacy.random == "system":
-        return system_uniforms
-    return seeded_uniforms(settings.seed or 0, purpose, silo)
-
-
-def _words(purpose: str, silo: int, settings: DigestSettings, privacy: PrivacySettings) -> Source:
-    """Open the source of exact noise, by the same rule."""
-    return SystemSource() if privacy.random == "system" else SeededSource(settings.seed or 0, purpose, silo)
-
-
-def write_digest(path: str | Path, digest: Digest) -> None:
-    """Write a digest file, atomically; with integer noise it holds the integers, and who reads it divides."""
-    facts = {"silo": str(digest.silo), "facts": json.dumps(digest.facts, sort_keys=True), "hash": digest.hash}
-    tensors = {"features": _whole(digest), "labels": digest.labels.cpu().numpy()}
-    write_tensors(Path(path), "digest", tensors, facts)
-
-
-def read_digest(path: str | Path) -> Digest:
-    """Read a digest file and refuse anything that is not a sound digest."""
-    path = Path(path)
-    _check_header(path)
-    tensors, head = read_tensors(path, "digest")
-    if set(tensors) != {"features", "labels"}:
-        raise FileFormatError(
-            f"{path}: holds {sorted(tensors)}, not features and labels; make the digest again"
-        )
-    try:
-        facts = json.loads(head["facts"])
-        features = _divided(tensors["features"], facts)
-        for name, array in {**tensors, "features": features}.items():
-            if array.dtype != np.float32:
-                raise FileFormatError(f"{path}: {name} is {array.dtype}, not float32; make the digest again")
-        digest = Digest(
-            int(head["silo"]), torch.from_numpy(features), torch.from_numpy(tensors["labels"]), facts
-        )
-        expected = digest.hash
-    except (KeyError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-        raise FileFormatError(f"{path}: its header lacks or garbles {error}; make the digest again") from None
-    check_digest(digest, str(path))
-    _check_facts(digest, str(path))
-    if head.get("hash") != expected:
-        raise FileFormatError(
-            f"{path}: its content does not match its hash; it was damaged or altered, fetch it again"
-        )
-    return digest
-
-
-def _whole(digest: Digest) -> np.ndarray:
-    """Give the integers behind features of a discrete mechanism; other features as they are."""
-    features = digest.features.cpu().numpy()
-    if digest.facts.get("mechanism") not in DISCRETE or "step" not in digest.facts:
-        return features
-    sums = sent_sums(features, *_units(digest.facts))
-    # what is no integer is not made one: readers, and an audit, are to see that
-    return features if sums is None else sums
-
-
-def _divided(features: np.ndarray, facts: Mapping[str, object]) -> np.ndarray:
-    """Turn integers of a discrete mechanism into mixed features; give others back as they are."""
-    if features.dtype not in (np.int32, np.int64) or facts.get("mechanism") not in DISCRETE:
-        return features
-    # a header may say anything; what becomes infinite of it is refused after this
-    with np.errstate(all="ignore"):
-        return received_features(features, *_units(facts))
-
-
-def _units(facts: Mapping[str, object]) -> tuple[float, int]:
-    """Give the step of the integers and how many samples each is the sum of."""
-    return float(str(facts["step"])), int(str(facts["samples_per_digest"]))
+    return mixed, soft_labels
 
 
 def check_digest(digest: Digest, source: str) -> None:
@@ -311,36 +201,6 @@ def check_digest(digest: Digest, source: str) -> None:
         raise FileFormatError(
             f"{source}: label row {row} is not a set of shares that sum to 1; make the digest again"
         )
-
-
-def _check_facts(digest: Digest, source: str) -> None:
-    """Check that a digest says how it was made."""
-    expected = FACTS | (SOUND_FACTS if digest.facts.get("mechanism") in DISCRETE else {})
-    for name, kinds in expected.items():
-        if not isinstance(digest.facts.get(name), kinds):
-            raise FileFormatError(f"{source}: does not say its {name}; make the digest again")
-    for name in expected.keys() & SOUND_FACTS.keys():
-        value = digest.facts[name]
-        if not isinstance(value, str | list) and not 0 <= value < math.inf:
-            raise FileFormatError(f"{source}: its {name} is {value}, which is no size; make the digest again")
-    mixed, weights = digest.facts["samples_per_digest"], digest.facts["weights"]
-    assert isinstance(weights, list)
-    shares = all(isinstance(weight, float | int) and 0 <= weight <= 1 for weight in weights)
-    if mixed != len(weights) or not shares or not math.isclose(sum(weights), 1, abs_tol=1e-6):
-        raise FileFormatError(
-            f"{source}: its weights are not {mixed} shares that sum to 1; make the digest again"
-        )
-
-
-def _check_header(path: Path) -> None:
-    """Refuse an oversize header before anything parses it."""
-    try:
-        with path.open("rb") as stream:
-            length = int.from_bytes(stream.read(8), "little")
-    except OSError as error:
-        raise FileFormatError(f"{path}: cannot be read ({error.strerror})") from None
-    if length > LARGEST_HEADER:
-        raise FileFormatError(f"{path}: its header claims {length:,} bytes; this is no digest file")
 
 
 def _bytes(tensor: Tensor) -> bytes:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from feddig.core.algorithms import BASES, Algorithm
 from feddig.core.recipe import Recipe, read_recipe
-from feddig.data.locate import find_folder
+from feddig.data.download import find_folder
 from feddig.data.public_sets import PUBLISHED
 from feddig.settings import (
     AbsenceSettings,

@@ -17,7 +17,7 @@ from feddig.core.recipe import read_recipe
 from feddig.errors import SettingError, nearest
 from feddig.experiment.experiment import Experiment
 from feddig.files import FORMAT_VERSION, check_version
-from feddig.privacy.checks import check_privacy
+from feddig.privacy.mechanisms import MECHANISMS, check_privacy
 
 REMOVED = {"recall", "joint"}
 """Former keys of [moderator]; an algorithm's name says the same."""
@@ -178,6 +178,11 @@ def _section(value: object, name: str) -> Mapping[str, Any]:
     return value
 
 
+def choices_of(name: str, limits: Mapping[str, Any]) -> Sequence[str]:
+    """Return the values that a key may have; none where any value may be right."""
+    return tuple(MECHANISMS) if name == "privacy.mechanism" else limits.get("choices", ())
+
+
 TOO_LARGE = 2**63
 _WANTED: dict[type, str] = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
 
@@ -196,7 +201,7 @@ def _check(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
         value = float(value)
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         raise SettingError(f"{name}: {value!r} is not {_WANTED[kind]}")
-    choices = limits.get("choices", ())
+    choices = choices_of(name, limits)
     if choices and value not in choices:
         raise SettingError(f"{name}: {value!r} is not known; {nearest(value, choices)}")
     if kind in (int, float):

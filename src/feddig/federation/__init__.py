@@ -1,1 +1,1 @@
-"""FedDig on Flower: the only place that imports flwr. The round loop, the silos and the moderator stay ours."""
+"""Run FedDig on Flower. Only this package imports flwr; the round loop is the same as everywhere."""

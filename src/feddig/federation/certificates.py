@@ -1,9 +1,7 @@
-"""Who may take part: a certificate authority, the moderator's certificate, and a key pair for each silo.
+"""Make and read keys and certificates: a certificate authority, the moderator's certificate, a key pair for each silo.
 
-TLS tells silos that they talk to their moderator; a silo's key tells the moderator which silo it talks to. Keys are
-elliptic (P-384), as Flower wants them; private ones are readable by their owner alone.
-
-A new certificate for the moderator, before or after the old one has expired; the silos' files stay as they are.
+By TLS a silo knows its moderator; by its key the moderator knows a silo. Keys are elliptic (P-384), as Flower requires,
+and only their owner can read the private ones. The moderator's certificate can be renewed; the silos' files stay valid.
 """
 
 import hashlib
@@ -29,14 +27,14 @@ VALID_DAYS = 365
 
 @dataclass(frozen=True)
 class Authority:
-    """A certificate authority of the federation's own: its certificate goes to every silo, its key to nobody."""
+    """The federation's own certificate authority: each party gets its certificate, nobody its key."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
 
     @classmethod
     def create(cls, name: str, days: int = VALID_DAYS) -> "Authority":
-        """Make a new one, valid from now."""
+        """Create an authority, valid from now."""
         key = ec.generate_private_key(CURVE())
         subject = _named(name)
         certificate = (
@@ -50,7 +48,7 @@ class Authority:
     def issue(
         self, hosts: Sequence[str], days: int = VALID_DAYS
     ) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
-        """Make the moderator's key and certificate, good for these host names and addresses."""
+        """Create the moderator's key and certificate, valid for these host names and addresses."""
         if not hosts:
             raise FedDigError("the moderator's certificate needs a host name or address; give one")
         key = ec.generate_private_key(CURVE())
@@ -67,7 +65,7 @@ class Authority:
 
 
 def write_silo_key(path: Path) -> str:
-    """Make a silo's key pair, `path` and `path`.pub in OpenSSH's form, and give the public key's fingerprint."""
+    """Write a silo's key pair, `path` and `path`.pub in OpenSSH's format, and return the public key's fingerprint."""
     key = ec.generate_private_key(CURVE())
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
@@ -79,12 +77,12 @@ def write_silo_key(path: Path) -> str:
 
 
 def read_fingerprint(path: Path) -> str:
-    """Read a silo's public key file and give its fingerprint."""
+    """Return the fingerprint of a silo's public key file."""
     return fingerprint(read_public_key(path))
 
 
 def read_key_fingerprint(path: Path) -> str:
-    """Read a silo's private key file and give the fingerprint of its public half."""
+    """Return the fingerprint of the public half of a silo's private key file."""
     try:
         key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -108,7 +106,7 @@ def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
 
 
 def fingerprint(key: ec.EllipticCurvePublicKey) -> str:
-    """Name a public key by its content: this is who a silo is, whatever number Flower gives its node."""
+    """Return the SHA-256 of a public key, by which a silo is known whatever number Flower gives its node."""
     encoded = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     return hashlib.sha256(encoded).hexdigest()
 
@@ -127,12 +125,12 @@ def write_certificate(path: Path, certificate: x509.Certificate) -> None:
 
 
 def _write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, from the first byte on; never over an existing one."""
+    """Write a file that only its owner can read from the first byte on; refuse to overwrite a file."""
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise FedDigError(
-            f"{path}: is there already; a new key would shut its owner out, so remove it first"
+            f"{path}: exists; a new key would lock its owner out, so remove the file first if you mean it"
         ) from None
     with os.fdopen(descriptor, "wb") as stream:
         stream.write(content)
@@ -154,7 +152,7 @@ def _certificate(
         .issuer_name(issuer)
         .public_key(key)
         .serial_number(x509.random_serial_number())
-        # clocks of different organisations differ by minutes
+        # the clocks of organisations differ by minutes
         .not_valid_before(now - timedelta(minutes=10))
         .not_valid_after(now + timedelta(days=days))
     )
@@ -182,7 +180,7 @@ def _alternative(host: str) -> x509.GeneralName:
 
 
 def renew(whole: FederationFolder, days: int) -> x509.Certificate:
-    """Issue the moderator a new key and certificate for the hosts that the old one was for."""
+    """Write a new key and certificate of the moderator, for the hosts of the old certificate."""
     authority = read_authority(whole)
     hosts = _hosts(whole.moderator.certificate)
     key, certificate = authority.issue(hosts, days)
@@ -195,12 +193,12 @@ def renew(whole: FederationFolder, days: int) -> x509.Certificate:
 
 
 def read_authority(whole: FederationFolder) -> Authority:
-    """Read the authority back from its folder."""
+    """Read the authority from its folder."""
     certificate = _read_certificate(whole.ca_certificate)
     try:
         key = serialization.load_pem_private_key(whole.ca_key.read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
-        raise FedDigError(f"{whole.ca_key}: is no key ({error}); it is with whoever ran `init`") from None
+        raise FedDigError(f"{whole.ca_key}: is no key ({error}); use the folder that `init` wrote") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != certificate.public_key():
         raise FedDigError(f"{whole.ca_key}: is not the key of {whole.ca_certificate}; put its own back")
     return Authority(key, certificate)

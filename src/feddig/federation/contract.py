@@ -1,9 +1,8 @@
-"""Reading a contract's fields: each fault is one line that names the field.
-
-The contract of a federation: what every silo and the moderator agree to, in one file that all of them hold.
+"""The contract of a federation: what every silo and the moderator agree to, in one file that all of them hold.
 
 It is an experiment file with three more tables: [federation], [deadlines] and a [[silo]] for each member, in the
-order of their numbers. Files that it names (an encoder, a classifier, an availability table) lie next to it.
+order of their numbers. Files that it names (an encoder, a classifier, an availability table) lie next to it. An error
+in it is one line that names the field.
 """
 
 import hashlib
@@ -25,7 +24,7 @@ HASH = re.compile(r"[0-9a-f]{64}")
 
 
 def take_table(table: dict[str, Any], name: str, known: tuple[str, ...]) -> Mapping[str, Any]:
-    """Take a table out of a contract; it must be there, and have no unknown keys."""
+    """Remove a table from a contract and return it; it must be there, and have no unknown keys."""
     found = table.pop(name, None)
     if not isinstance(found, Mapping):
         raise SettingError(f"{name}: there must be a table [{name}]")
@@ -79,7 +78,7 @@ def read_classes(value: object) -> tuple[str, ...]:
         raise SettingError("federation.classes: must be a list of at least two names")
     if len(set(value)) != len(value):
         twice = next(name for name in value if value.count(name) > 1)
-        raise SettingError(f"federation.classes: {twice!r} stands there twice")
+        raise SettingError(f"federation.classes: {twice!r} is listed twice")
     return tuple(value)
 
 
@@ -113,16 +112,16 @@ DEADLINES = ("training", "digest")
 SILO = ("name", "fingerprint")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 UPDATE_LIMIT = 10.0
-"""Training moves a model by less than its own length in a round; what goes so much further was not trained."""
+"""How many times the model's length an update may have; training moves a model by less than its length in a round."""
 DIGEST_LIMIT = 256.0
-"""Megabytes: the digest of 960,000 images of the demo's, at four to a digest."""
-PATIENCE = 2
-"""A message is valid for so many times its deadline: a late reply is then seen, told of and dropped."""
+"""Megabytes: enough for 960,000 of the demo's images, at four images per digest."""
+VALID_DEADLINES = 2
+"""How many deadlines a message stays valid, so that a late reply still comes, and is logged and dropped."""
 
 
 @dataclass(frozen=True)
 class Member:
-    """A silo of the federation: its name, and the fingerprint of the key by which it is known."""
+    """A silo of the federation: its name, and the fingerprint of its key."""
 
     name: str
     fingerprint: str
@@ -130,17 +129,17 @@ class Member:
 
 @dataclass(frozen=True)
 class Contract:
-    """What everybody in a federation agrees to."""
+    """What the parties of a federation agree to."""
 
     name: str
     members: tuple[Member, ...]
-    """A silo's number is its place."""
+    """A silo's number is its position here."""
     experiment: Experiment
     image_shape: tuple[int, int, int]
     """Channels, height and width of an image as it is stored."""
     classes: tuple[str, ...]
     encoder_hash: str | None
-    """Of the encoder that all use; None where the algorithm has none."""
+    """Hash of the encoder that all use; None if the algorithm has none."""
     training_deadline: float
     """Seconds after which a silo that has not sent its update counts as absent."""
     digest_deadline: float
@@ -148,21 +147,21 @@ class Contract:
     new_release: bool = False
     """Whether a silo may replace its digest by another; each one reveals more."""
     address: str = ADDRESS
-    """Host and port at which silos find the moderator."""
+    """Host and port of the moderator."""
     update_limit: float | None = None
-    """An update that is longer than so many times the model is refused; None: the default, not in the file."""
+    """An update longer than this many times the model is refused; None: the default, not in the file."""
     digest_limit: float | None = None
     """A digest of more megabytes is refused; None: the default, not in the file."""
 
     def __post_init__(self) -> None:
-        """Check what must hold between the parts, wherever they come from."""
+        """Check that names and keys are unique, and that the number of silos fits."""
         for kind in ("name", "fingerprint"):
             found: set[str] = set()
             for member in self.members:
-                # folders are named after silos, and some file systems do not tell capitals apart
+                # folders are named after silos, and some file systems ignore case
                 value = str(getattr(member, kind)).lower()
                 if value in found:
-                    raise SettingError(f"silo.{kind}: {getattr(member, kind)!r} stands there twice")
+                    raise SettingError(f"silo.{kind}: {getattr(member, kind)!r} is listed twice")
                 found.add(value)
         if self.experiment.data.silos != len(self.members):
             raise SettingError(
@@ -171,7 +170,7 @@ class Contract:
 
     @cached_property
     def text(self) -> str:
-        """The contract as its file has it: the same on every machine."""
+        """The text of the contract's file, which is the same on every machine."""
         federation = {
             "name": self.name,
             "address": self.address,
@@ -193,13 +192,13 @@ class Contract:
 
     @property
     def hash(self) -> str:
-        """Names what was agreed to; it is the file's own SHA-256, which any tool can tell."""
+        """The SHA-256 of the contract's file."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     @property
     def longest_answer(self) -> float:
-        """Seconds after which nobody waits for an answer any more, whatever the question was."""
-        return PATIENCE * max(self.training_deadline, self.digest_deadline)
+        """Seconds after which nobody waits for a reply to any message any more."""
+        return VALID_DEADLINES * max(self.training_deadline, self.digest_deadline)
 
     @property
     def longest_update(self) -> float:
@@ -212,7 +211,7 @@ class Contract:
         return int((DIGEST_LIMIT if self.digest_limit is None else self.digest_limit) * 1e6)
 
     def number(self, name: str) -> int:
-        """Find a silo's number by its name."""
+        """Return a silo's number by its name."""
         names = [member.name for member in self.members]
         if name not in names:
             raise SettingError(f"{name!r} is no silo of {self.name}; {nearest(name, names)}")
@@ -220,7 +219,7 @@ class Contract:
 
 
 def read_contract(path: Path) -> Contract:
-    """Read a contract; what is wrong with it is one line that names the file and the field."""
+    """Read a contract; an error is one line that names the file and the field."""
     path = Path(path)
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -243,7 +242,7 @@ def write_contract(path: Path, contract: Contract) -> None:
 
 
 def check_name(field: str, name: str) -> str:
-    """Check a name that becomes a folder's and stands in commands."""
+    """Check a name that is used for a folder and in commands."""
     if not NAME.fullmatch(name):
         raise SettingError(
             f"{field}: {name!r} cannot be a name; use up to 63 letters, digits, dots, dashes and underscores, "
@@ -306,7 +305,7 @@ def named_files(experiment: Experiment) -> list[Path]:
 
 
 def _without_folders(experiment: Experiment) -> Experiment:
-    """Leave of paths what is the same on every machine: names of files next to the contract."""
+    """Reduce paths to what is the same on every machine: the names of files next to the contract."""
     return _with_files(experiment, lambda name: Path(name).name)
 
 
@@ -321,7 +320,7 @@ def _with_files(experiment: Experiment, placed: Callable[[str], str]) -> Experim
     file = experiment.absence.file
     return replace(
         experiment,
-        # where a silo's data lies is its own affair
+        # each silo has its own path
         data=replace(experiment.data, path=None),
         absence=replace(experiment.absence, file=file and placed(file)),
         digest=replace(experiment.digest, encoder=network(experiment.digest.encoder)),

@@ -1,6 +1,6 @@
-"""Who is who and who is here: a silo is known by its key, whatever number Flower gives its node.
+"""Carry the requests of a real federation to its silos, which come and go, and may reply late, wrongly or never.
 
-The engine of a real federation: silos are known by their keys, come and go, and may answer nonsense or nothing.
+A silo is known by its key, whatever number Flower gives its node.
 """
 
 import logging
@@ -18,7 +18,7 @@ from feddig.core.messages import Reply, Request
 from feddig.digest.digest import Digest
 from feddig.federation.certificates import fingerprint
 from feddig.federation.contract import Contract, Member
-from feddig.federation.requests import Courier
+from feddig.federation.requests import RequestSender
 from feddig.federation.simulation_engine import DIGEST, DigestStore, read_replies
 from feddig.federation.wire import (
     About,
@@ -36,47 +36,47 @@ log = logging.getLogger("feddig")
 
 
 @dataclass(frozen=True)
-class Seat:
+class OnlineNode:
     """A silo's node while it is online."""
 
-    node: int
+    number: int
     since: str
-    """When Flower last saw it come online: another time is another start of the silo."""
+    """When Flower last saw it come online; another time means that the silo was restarted."""
 
 
-class Roster:
-    """The silos that are online, found by their keys each time one looks."""
+class OnlineSilos:
+    """The silos that are online, found by their keys at each refresh."""
 
     def __init__(self, grid: Grid, members: Sequence[Member]) -> None:
         self._grid, self._members = grid, members
         self._numbers = {member.fingerprint: number for number, member in enumerate(members)}
-        self._strangers: set[int] = set()
-        self.seats: Mapping[int, Seat] = {}
-        """The silos that were online when last looked, in order."""
+        self._unknown: set[int] = set()
+        self.nodes: Mapping[int, OnlineNode] = {}
+        """The nodes of the silos that were online at the last refresh, in the silos' order."""
 
-    def look(self) -> set[int]:
-        """See who is online now; give the silos that came, or came back, since the last look."""
+    def refresh(self) -> set[int]:
+        """Find the silos that are online now; return those that came or came back since the last refresh."""
         found = {}
         for node in self._grid.get_nodes():
             silo = self._numbers.get(_fingerprint(node.public_key) or "")
             if silo is not None:
-                found[silo] = Seat(node.node_id, node.last_activated_at)
-            elif node.node_id not in self._strangers:
-                self._strangers.add(node.node_id)
+                found[silo] = OnlineNode(node.node_id, node.last_activated_at)
+            elif node.node_id not in self._unknown:
+                self._unknown.add(node.node_id)
                 log.warning(
                     "node %d: its key is of no silo in the contract; nothing is sent to it", node.node_id
                 )
-        came = {silo for silo, seat in found.items() if self.seats.get(silo) != seat}
+        came = {silo for silo, node in found.items() if self.nodes.get(silo) != node}
         for silo in sorted(came):
             log.info("silo %d (%s) is here", silo, self._members[silo].name)
-        for silo in sorted(self.seats.keys() - found.keys()):
+        for silo in sorted(self.nodes.keys() - found.keys()):
             log.info("silo %d (%s) is away", silo, self._members[silo].name)
-        self.seats = dict(sorted(found.items()))
+        self.nodes = dict(sorted(found.items()))
         return came
 
 
 def _fingerprint(encoded: bytes) -> str | None:
-    """Name the key that Flower knows a node by (PEM); None if it is none of ours."""
+    """Return the fingerprint of a node's key (PEM); None if it is no key of our kind."""
     try:
         key = load_pem_public_key(encoded)
     except ValueError:
@@ -85,7 +85,7 @@ def _fingerprint(encoded: bytes) -> str | None:
 
 
 class DeploymentEngine:
-    """Carries requests to the silos that are online; a schedule, if there is one, says who is not even asked.
+    """Sends requests to the silos that are online; a schedule, if there is one, leaves some of them out.
 
     A silo that comes is asked for its digest before anything else, and again whenever it comes back.
     """
@@ -103,32 +103,31 @@ class DeploymentEngine:
     ) -> None:
         self._contract, self._digests, self._terms, self._schedule = contract, digests, terms, schedule
         self._tell, self._about = tell, About("contract", contract.hash)
-        self._roster, self._courier = Roster(grid, contract.members), Courier(grid, write)
-        self._welcomed: set[int] = set()
-        """Silos that have shown their digest since they came."""
+        self._online, self._requests = OnlineSilos(grid, contract.members), RequestSender(grid, write)
+        self._admitted: set[int] = set()
+        """Silos that have sent their digest since they came."""
         self._looked: int | None = None
 
     def look(self) -> None:
-        """See who is online now, and drop what came late."""
-        self._courier.drop_late()
-        for silo in self._roster.look():
-            self._courier.forget(silo)
-            self._welcomed.discard(silo)
+        """Find the silos that are online now, and drop late replies."""
+        self._requests.drop_late()
+        for silo in self._online.refresh():
+            self._requests.mark_free(silo)
+            self._admitted.discard(silo)
 
     def here(self, round: int) -> list[int]:
-        """List the silos that it is of use to ask: online, not still busy with an earlier round, not scheduled away."""
-        return [
-            silo for silo in self._roster.seats if self.expected(silo, round) and not self._courier.owes(silo)
-        ]
+        """List the silos that can be asked: online, not busy with an earlier round, and in the schedule."""
+        online = [silo for silo in self._online.nodes if self.expected(silo, round)]
+        return [silo for silo in online if not self._requests.is_busy(silo)]
 
     def expected(self, silo: int, round: int) -> bool:
-        """Tell whether the schedule, if there is one, has this silo there in this round."""
+        """Return whether this silo is present in this round by the schedule, if there is one."""
         return self._schedule is None or bool(self._schedule.present[silo, round])
 
     def collect_digests(self, silos: Sequence[int], round: int) -> list[Digest]:
-        """Ask silos that came, or came back, for their digests, and keep each new one before it is used."""
+        """Ask the silos that came, or came back, for their digests, and store each new one before it is used."""
         self._look_once(round)
-        asked = [silo for silo in self.here(round) if silo not in self._welcomed]
+        asked = [silo for silo in self.here(round) if silo not in self._admitted]
         if asked:
             self._tell("collecting")
         questions = {silo: pack_question(self._about) for silo in asked}
@@ -142,19 +141,19 @@ class DeploymentEngine:
             except WireError as error:
                 log.warning("silo %d, round %d: its digest is refused: %s", silo, round, error)
                 continue
-            self._welcomed.add(silo)
+            self._admitted.add(silo)
             if digest is not None:
                 taken.append(digest)
         return taken
 
     def _take_digest(self, content: RecordDict, silo: int) -> Digest | None:
-        """Check a digest and keep it if it is new."""
+        """Check a digest, store it if it is new, and return it then."""
         digest = read_digest_of(content, silo, self._terms, self._contract.largest_digest)
         held = self._digests.kept_digest(silo)
         if held is not None and held.hash == digest.hash:
             return None
         if held is not None and not self._contract.new_release:
-            # what was agreed on stays in use, and the silo itself is who it says it is
+            # the digest that was agreed on stays in use, and the silo may train
             log.warning(
                 "silo %d: sends another digest (%s) than is held (%s), and the contract allows no new release; "
                 "the held one stays",
@@ -168,11 +167,11 @@ class DeploymentEngine:
         return digest
 
     def known_away(self, requests: Sequence[Request]) -> list[Request]:
-        """Tell whom it would be no use to ask."""
+        """Return the requests whose silos cannot be asked."""
         return [request for request in requests if not self._can_train(request)]
 
     def exchange(self, requests: Sequence[Request]) -> list[Reply]:
-        """Send the requests out and wait for replies until the deadline."""
+        """Send the requests and wait for replies until the deadline."""
         self._tell("training")
         asked = {one.silo: one for one in requests if self._can_train(one)}
         packed = {silo: pack_request(request, self._about) for silo, request in asked.items()}
@@ -185,7 +184,7 @@ class DeploymentEngine:
         return replies
 
     def evaluate(self, weights: Tensor, silos: Sequence[int], round: int) -> dict[int, Score]:
-        """Ask these silos how good a model is on validation images of theirs."""
+        """Ask these silos for the accuracy of a model on their validation images."""
         here = set(self.here(round))
         packed = {
             silo: pack_request(Request(silo, round, weights, {}), self._about)
@@ -201,13 +200,13 @@ class DeploymentEngine:
         return scores
 
     def _can_train(self, request: Request) -> bool:
-        """Tell whether a silo is here and, where digests are collected, has shown its own."""
+        """Return whether a silo can be asked and, if digests are collected, has sent its own."""
         self._look_once(request.round)
-        welcome = self._terms is None or request.silo in self._welcomed
-        return welcome and request.silo in self.here(request.round)
+        admitted = self._terms is None or request.silo in self._admitted
+        return admitted and request.silo in self.here(request.round)
 
     def _look_once(self, round: int) -> None:
-        """Look at the start of a round; who comes later is asked in the next."""
+        """Look at the start of a round; a silo that comes later is asked in the next one."""
         if self._looked != round:
             self._looked = round
             self.look()
@@ -220,11 +219,11 @@ class DeploymentEngine:
         deadline: float,
         largest: int = 0,
     ) -> dict[int, RecordDict]:
-        nodes = {silo: seat.node for silo, seat in self._roster.seats.items()}
-        found = self._courier.ask(contents, nodes, kind, round=round, deadline=deadline, largest=largest)
+        nodes = {silo: node.number for silo, node in self._online.nodes.items()}
+        found = self._requests.ask(contents, nodes, kind, round=round, deadline=deadline, largest=largest)
         for silo in contents:
-            if self._courier.owes(silo):
-                # it is not asked again before it has answered this, or whatever it is busy with
-                question = pack_question(self._about)
-                self._courier.knock(silo, nodes[silo], question, round=round, deadline=deadline)
+            if self._requests.is_busy(silo):
+                # it is asked again when it has answered this ping, or the request that it works on
+                content = pack_question(self._about)
+                self._requests.ping(silo, nodes[silo], content, round=round, deadline=deadline)
         return found

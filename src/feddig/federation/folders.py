@@ -1,6 +1,6 @@
-"""Where everything of a federation lies: the organiser's folder, the moderator's, and one for each silo.
+"""The paths in a federation's folders: the whole folder that `init` writes, the moderator's, and one for each silo.
 
-A moderator's or a silo's folder is whole in itself: it can be moved to another machine alone.
+The moderator's folder and each silo's are complete in themselves and can be moved to another machine.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ RUN_SHEET = "RUN-SHEET.md"
 
 @dataclass(frozen=True)
 class SiloFolder:
-    """What a silo holds."""
+    """The folder of a silo."""
 
     path: Path
 
@@ -24,7 +24,7 @@ class SiloFolder:
 
     @property
     def contract(self) -> Path:
-        """What all have agreed to."""
+        """The contract."""
         return self.path / CONTRACT
 
     @property
@@ -44,17 +44,17 @@ class SiloFolder:
 
     @property
     def silo_file(self) -> Path:
-        """Which silo this is, and where its data lies."""
+        """The file that says which silo this is, and where its data lies."""
         return self.path / "silo.toml"
 
     @property
     def released(self) -> Path:
-        """What has left this silo: its digest, and the ledger."""
+        """The folder with what has left this silo: its digest, and the ledger."""
         return self.path / "released"
 
     @property
     def digest(self) -> Path:
-        """The digest that was made, to be sent again as it is."""
+        """The digest, which is sent again as it is."""
         return self.released / "digest.safetensors"
 
     @property
@@ -64,13 +64,8 @@ class SiloFolder:
 
     @property
     def logs(self) -> Path:
-        """What its processes said."""
+        """The folder of its processes' log files."""
         return self.path / "logs"
-
-    @property
-    def lock(self) -> Path:
-        """Held by the process that is at work for this party."""
-        return self.path / "lock"
 
     @property
     def flower_home(self) -> Path:
@@ -79,24 +74,24 @@ class SiloFolder:
 
     @property
     def programs(self) -> Path:
-        """What its node starts instead of Flower's own programs."""
+        """The programs that its node starts instead of Flower's."""
         return self.flower_home / "bin"
 
     @property
     def run_sheet(self) -> Path:
-        """The commands for this silo's people."""
+        """The page with this silo's commands."""
         return self.path / RUN_SHEET
 
 
 @dataclass(frozen=True)
 class ModeratorFolder:
-    """What the moderator holds."""
+    """The folder of the moderator."""
 
     path: Path
 
     @property
     def contract(self) -> Path:
-        """What all have agreed to."""
+        """The contract."""
         return self.path / CONTRACT
 
     @property
@@ -126,7 +121,7 @@ class ModeratorFolder:
 
     @property
     def database(self) -> Path:
-        """Where Flower's SuperLink keeps nodes and messages."""
+        """The database in which Flower's SuperLink keeps nodes and messages."""
         return self.path / "state.db"
 
     @property
@@ -136,12 +131,12 @@ class ModeratorFolder:
 
     @property
     def status(self) -> Path:
-        """How the federation stands."""
+        """The file with the federation's state."""
         return self.path / "status.json"
 
     @property
     def app(self) -> Path:
-        """The Flower app that is run."""
+        """The Flower app that is run, written at each start."""
         return self.path / "app"
 
     @property
@@ -151,38 +146,33 @@ class ModeratorFolder:
 
     @property
     def flower_config(self) -> Path:
-        """Where Flower's commands find the SuperLink."""
+        """The file that tells Flower's commands where the SuperLink is."""
         return self.flower_home / "config.toml"
 
     @property
     def logs(self) -> Path:
-        """What its processes said."""
+        """The folder of its processes' log files."""
         return self.path / "logs"
 
     @property
-    def lock(self) -> Path:
-        """Held by the process that is at work for this party."""
-        return self.path / "lock"
-
-    @property
     def run_sheet(self) -> Path:
-        """The commands for the moderator's people."""
+        """The page with the moderator's commands."""
         return self.path / RUN_SHEET
 
     def public_key(self, name: str) -> Path:
-        """The public key of a silo."""
+        """Return the path of a silo's public key."""
         return self.public_keys / f"{name}.pub"
 
 
 @dataclass(frozen=True)
 class FederationFolder:
-    """What whoever sets a federation up holds, before the parts go to their parties."""
+    """The folder that `federation init` writes; its subfolders are handed to the moderator and the silos."""
 
     path: Path
 
     @property
     def contract(self) -> Path:
-        """What all have agreed to."""
+        """The contract."""
         return self.path / CONTRACT
 
     @property
@@ -192,28 +182,23 @@ class FederationFolder:
 
     @property
     def ca_key(self) -> Path:
-        """The authority's key, which goes to nobody."""
+        """The authority's key, which is given to nobody."""
         return self.ca / "ca.key"
 
     @property
     def ca_certificate(self) -> Path:
-        """The authority's certificate, which goes to everybody."""
+        """The authority's certificate, which every party gets."""
         return self.ca / "ca.crt"
 
     @property
     def moderator(self) -> ModeratorFolder:
-        """The moderator's part."""
+        """The moderator's folder."""
         return ModeratorFolder(self.path / "moderator")
 
-    @property
-    def lock(self) -> Path:
-        """Held by the process that is at work on the whole."""
-        return self.path / "lock"
-
     def silo(self, name: str) -> SiloFolder:
-        """The part of the silo of this name."""
+        """Return the folder of the silo of this name."""
         return SiloFolder(self.path / "silos" / name)
 
     def silos(self, names: Sequence[str]) -> list[SiloFolder]:
-        """The parts of these silos."""
+        """Return the folders of these silos."""
         return [self.silo(name) for name in names]

@@ -28,7 +28,7 @@ from feddig.federation.contract import read_contract
 from feddig.federation.engine import DeploymentEngine
 from feddig.federation.folders import ModeratorFolder
 from feddig.federation.moderator_setup import ModeratorSetup, set_up_moderator
-from feddig.federation.status import Standing
+from feddig.federation.status import StatusFile
 from feddig.report.measures import accuracy_measures
 from feddig.runs.loggers.base import check_logs
 from feddig.runs.outcome import describe_round, describe_run
@@ -56,11 +56,9 @@ def moderate_federation(
     """
     folder, results = ModeratorFolder(path), ResultsFolder(ModeratorFolder(path).run)
     contract = read_contract(folder.contract)
-    standing = Standing(folder.status, contract)
+    status = StatusFile(folder.status, contract)
     if results.finished:
-        standing.note(
-            "finished", rows=results.metrics(), digests=_kept_digests(results, len(contract.members))
-        )
+        status.note("finished", rows=results.metrics(), digests=_kept_digests(results, len(contract.members)))
         return results.summary()
     setup = set_up_moderator(contract, folder.test_set, device=device)
     check_logs(setup.experiment)
@@ -69,9 +67,9 @@ def moderate_federation(
         results.write_setup(setup.experiment, None, _attendance(setup, []).to_csv())
     with open_log(results.path, patience=SUCCESSION_SECONDS):
         try:
-            return _Moderating(grid, setup, results, standing, write).go_on(until)
+            return _Moderating(grid, setup, results, status, write).go_on(until)
         except BaseException:
-            standing.note("stopped")
+            status.note("stopped")
             raise
 
 
@@ -83,10 +81,10 @@ class _Moderating:
         grid: Grid,
         setup: ModeratorSetup,
         results: ResultsFolder,
-        standing: Standing,
+        status: StatusFile,
         write: Callable[..., Message],
     ) -> None:
-        self._setup, self._results, self._standing = setup, results, standing
+        self._setup, self._results, self._status = setup, results, status
         self._round = restore(
             setup.moderator, results, setup.inputs(), new_releases=setup.contract.new_release
         )
@@ -207,7 +205,7 @@ class _Moderating:
 
     def _note(self, state: str) -> None:
         here = self._engine.here(min(self._round, self._setup.experiment.training.rounds - 1))
-        self._standing.note(state, rows=self._rows, here=here, digests=self._setup.moderator.digests)
+        self._status.note(state, rows=self._rows, here=here, digests=self._setup.moderator.digests)
 
     def _announce(self) -> None:
         """Log which federation runs, and on what."""

@@ -20,8 +20,7 @@ from feddig.federation.silo_data import load_test_set
 from feddig.federation.wire import Terms
 from feddig.models.encoder import encoder_hash, feature_shape
 from feddig.models.flat import FlatNetwork
-from feddig.privacy.mechanism import DISCRETE
-from feddig.privacy.sound import contract_for, promised_facts
+from feddig.privacy.mechanisms import public_facts
 from feddig.runs.build import Party, build_party
 
 BY_SIZE = ("temporary", "forever")
@@ -115,24 +114,10 @@ def _agree_on_digests(
             "digest.encoder: is another here than the one that the contract names by federation.encoder_hash; "
             "use the release of FedDig that wrote the contract"
         )
-    settings, privacy = experiment.digest, experiment.privacy
-    shape, classes, mixed = (
-        feature_shape(encoder, image_shape),
-        len(contract.classes),
-        settings.samples_per_digest,
+    shape, classes = feature_shape(encoder, image_shape), len(contract.classes)
+    facts = public_facts(
+        experiment.privacy, experiment.digest, math.prod(shape), classes, contract.encoder_hash
     )
-    facts: dict[str, object] = {
-        "samples_per_digest": mixed,
-        "mixing": settings.mixing,
-        "weights": list(settings.weights or [1 / mixed] * mixed),
-        "mechanism": privacy.mechanism,
-        "epsilon": privacy.epsilon,
-        "scale_size": privacy.scale_size,
-        "random": privacy.random,
-        "encoder": contract.encoder_hash,
-    }
-    if privacy.mechanism in DISCRETE:
-        facts |= promised_facts(contract_for(privacy, settings, math.prod(shape), classes), privacy)
     return Terms(tuple(shape), classes, facts)
 
 

@@ -1,4 +1,4 @@
-"""Run sheets: for each party one page with the exact commands, written into its folder."""
+"""Write a run sheet for each party: one page with the exact commands."""
 
 from feddig.federation.contract import Contract
 from feddig.federation.folders import SiloFolder
@@ -20,24 +20,24 @@ _MODERATOR = """# Run sheet of the moderator of {name}
 You run the moderator: the only party that the silos talk to, at {address}.
 
 1. Install the same release as the silos: `pip install "feddig[flower]=={version}"`.
-2. Put this folder where only you can read it. `server.key` proves that you are the moderator: it goes to nobody.
-3. Let TCP port {port} in from the silos. Silos reach nothing but Flower's interface for nodes there, and only with
-   their keys; everything else answers on this machine only. Do not put a proxy of this machine before it: to the
-   moderator all that comes through it would be from this machine.
+2. Put this folder where only you can read it. `server.key` proves that you are the moderator: give it to nobody.
+3. Open TCP port {port} to the silos' addresses, and to no others. Through it silos reach only Flower's interface for
+   nodes, with their keys; everything else answers this machine only. Do not put a proxy on this machine before it:
+   to the moderator every request would then come from this machine.
 4. Start, in this folder, and leave it running:
 
        feddig federation moderator .
 
-   It ends by itself when all rounds are done. After a crash, a kill or a power cut give the same command again: it goes
-   on from the last finished round.
-5. Look how it stands, from the same folder:
+   It ends by itself when all rounds are done. After a crash, a kill or a power cut give the same command again: it
+   continues from the last finished round.
+5. Show its state, from the same folder:
 
        feddig federation status .
 
 The silos: {silos}.
 
-Results are in `run/`, what the processes said in `logs/`. `state.db` is Flower's own: messages pass through it, digests
-among them, so it deserves the same protection as `run/`. If you have test images, save them as arrays `x_test` and
+Results are in `run/`, log files in `logs/`. `state.db` is Flower's own: messages pass through it, digests
+among them, so protect it as you protect `run/`. If you have test images, save them as arrays `x_test` and
 `y_test` in `test.npz` here; without them accuracy is that of the present silos' validation images.
 """
 
@@ -53,10 +53,10 @@ _SILO = """# Run sheet of silo {silo}, {member}, in {name}
 
        feddig federation silo .
 
-   It connects to {address}; nothing connects to you. It starts its node again after a crash, and bridges
-   the minute in which a node that was killed is refused. Stop it with Ctrl-C: you are then away, and your digest stands
-   in for you. Start it again to come back. If only a proxy leads out, set HTTPS_PROXY=http://host:port first; it must
-   pass TLS through as it is.
+   It connects to {address}; nothing connects to you. It starts its node again after a crash, and retries
+   for the minute in which a node that was killed is refused. Stop it with Ctrl-C: you are then absent, and your digest
+   is used in your place. Start it again to come back. If only a proxy leads out, set HTTPS_PROXY=http://host:port
+   first; the proxy must pass TLS through unchanged.
 
 Your images never leave this machine. What leaves is your digest, once, and in each round the update of the model;
 `released/` holds the digest as it was sent and the ledger of what it costs (`feddig ledger show released/{ledger}`).
@@ -65,13 +65,13 @@ The node runs the FedDig that you installed, whatever app its moderator sends.
 """
 
 _OWN_KEY = """Copy into it the `key` that you made with `feddig federation
-   key`; it proves that you are {member}, never left you, and goes to nobody."""
-_GIVEN_KEY = """`key` proves that you are {member}: it goes to nobody, and
-   whoever made it for you removes their copy."""
+   key`; it proves that you are {member}, never left your machine, and is given to nobody."""
+_GIVEN_KEY = """`key` proves that you are {member}: give it to nobody, and
+   have the copy removed where it was made."""
 
 
 def moderator_sheet(contract: Contract, version: str) -> str:
-    """Write the moderator's page."""
+    """Return the moderator's page."""
     address, names = contract.address, ", ".join(member.name for member in contract.members)
     page = _MODERATOR.format(
         name=contract.name, address=address, port=address.rpartition(":")[2], silos=names, version=version
@@ -80,7 +80,7 @@ def moderator_sheet(contract: Contract, version: str) -> str:
 
 
 def silo_sheet(contract: Contract, silo: int, folder: SiloFolder, version: str) -> str:
-    """Write a silo's page."""
+    """Return a silo's page."""
     key, member = _GIVEN_KEY if folder.key.exists() else _OWN_KEY, contract.members[silo].name
     page = _SILO.format(
         name=contract.name,

@@ -1,8 +1,7 @@
-"""A rehearsal: one data set dealt out to the silos' folders, exactly as an experiment in one process deals it.
+"""Set a federation up: write the contract, the certificate authority and a folder for each party, or nothing at all.
 
-So the same federation can be run in one process and compared number by number.
-
-Setting a federation up: the contract, the authority, and a folder for each party, all of it or nothing.
+A rehearsal also splits one data set among the silos' folders, exactly as an experiment in one process does, so that
+both can be compared number by number.
 """
 
 import shutil
@@ -35,7 +34,6 @@ from feddig.federation.contract import (
     named_files,
     write_contract,
 )
-from feddig.federation.flower_1_41.app_folder import write_app
 from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFolder
 from feddig.federation.run_sheets import moderator_sheet, silo_sheet
 from feddig.federation.silo_data import write_silo_file
@@ -45,13 +43,13 @@ from feddig.models.encoder import encoder_hash, load_encoder
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """The data of a rehearsal, dealt out."""
+    """The data of a rehearsal, split among the silos."""
 
     layout: Layout
 
     @classmethod
     def of(cls, experiment: Experiment) -> "Rehearsal":
-        """Deal out the data of an experiment."""
+        """Split the data of an experiment."""
         layout = lay_out(experiment)
         for silo, share in enumerate(layout.partition.shares):
             if not len(share.validation):
@@ -62,7 +60,7 @@ class Rehearsal:
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment, with nothing left open."""
+        """The experiment with all settings resolved."""
         return self.layout.experiment
 
     @property
@@ -97,22 +95,22 @@ def _arrays(images: Images, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 LOCAL = ("localhost", "127.0.0.1")
 VALIDATION = 0.1
 AUTHORITY_DAYS = 3650
-"""Longer than any moderator's certificate: a new one of those needs no new file at the silos."""
-OWN_DATA, DEALT = "data", "data.npz"
+"""Longer than any moderator's certificate, so that a renewed one needs no new file at the silos."""
+OWN_DATA, REHEARSED = "data", "data.npz"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a federation is to be."""
+    """The settings of a new federation."""
 
     name: str
     silos: tuple[str, ...]
-    """Their names; a silo's number is its place."""
+    """Their names; a silo's number is its position."""
     experiment: Experiment
     image_shape: tuple[int, int, int]
     classes: tuple[str, ...]
     hosts: tuple[str, ...] = ()
-    """Host names and addresses of the moderator, the one that silos use first; none: this machine only."""
+    """Host names and addresses of the moderator, first the one that silos use; none: this machine only."""
     port: int = 9092
     training_deadline: float = 600.0
     digest_deadline: float = 600.0
@@ -120,21 +118,21 @@ class Plan:
     update_limit: float = UPDATE_LIMIT
     digest_limit: float | None = None
     keys: Path | None = None
-    """Folder with the public keys that the silos made themselves, NAME.pub each; None: key pairs are made here."""
+    """Folder with the silos' own public keys, NAME.pub each; None: key pairs are made here."""
 
     @property
     def address(self) -> str:
-        """Where silos find the moderator."""
+        """Host and port of the moderator."""
         return f"{self.hosts[0] if self.hosts else LOCAL[1]}:{self.port}"
 
 
 def initialise(path: Path, plan: Plan, rehearsal: Rehearsal | None = None) -> Contract:
-    """Write everything that a federation needs; with a rehearsal, also the data of each party."""
+    """Write the folders of a federation; with a rehearsal, also the data of each party."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise FedDigError(f"{path}: is there already; choose a new folder, so that no key is lost")
+        raise FedDigError(f"{path}: exists; choose a new folder, so that no key is lost")
     _check(plan, rehearsal)
     path.parent.mkdir(parents=True, exist_ok=True)
-    # in one step at the end: half a federation would be refused by the next try, and of no use
+    # it is moved into place at the end: the next try would refuse a folder that was left half written
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as draft:
         whole = FederationFolder(Path(draft) / path.name)
         whole.path.mkdir(mode=0o700)
@@ -161,11 +159,11 @@ def _check(plan: Plan, rehearsal: Rehearsal | None) -> None:
         != plan.experiment.base_algorithm()
     ):
         raise SettingError(
-            "algorithm.feddyn.alpha: follows from how much data the silos have, which nobody knows here; set it"
+            "algorithm.feddyn.alpha: depends on how much data the silos have, which is not known here; set it"
         )
     if plan.experiment.privacy.random != "system":
         raise SettingError(
-            "privacy.random: seeded noise can be taken off by whoever knows the seed, which stands in the contract; "
+            "privacy.random: everybody who knows the seed can remove seeded noise, and the seed is in the contract; "
             "leave it out, or set it to system"
         )
 
@@ -175,7 +173,7 @@ def _write(whole: FederationFolder, plan: Plan, rehearsal: Rehearsal | None) -> 
     for folder in silos:
         folder.released.mkdir(parents=True)
         folder.path.chmod(0o700)
-    members = tuple(Member(silo.name, _settle_key(silo, plan.keys)) for silo in silos)
+    members = tuple(Member(silo.name, _write_silo_key(silo, plan.keys)) for silo in silos)
     contract = Contract(
         name=plan.name,
         members=members,
@@ -194,7 +192,7 @@ def _write(whole: FederationFolder, plan: Plan, rehearsal: Rehearsal | None) -> 
     whole.ca.mkdir(mode=0o700)
     write_key(whole.ca_key, authority.key)
     write_certificate(whole.ca_certificate, authority.certificate)
-    _write_agreement(whole.path, contract)
+    _write_contract(whole.path, contract)
     _write_moderator(whole.moderator, contract, authority, silos, plan.hosts)
     for number, folder in enumerate(silos):
         _write_silo(folder, number, contract, authority, rehearsal)
@@ -203,8 +201,8 @@ def _write(whole: FederationFolder, plan: Plan, rehearsal: Rehearsal | None) -> 
     return contract
 
 
-def _settle_key(silo: SiloFolder, keys: Path | None) -> str:
-    """Put a silo's key into its folder, and give the fingerprint: a new pair, or the public half that it sent."""
+def _write_silo_key(silo: SiloFolder, keys: Path | None) -> str:
+    """Write a silo's key into its folder, a new pair or the public key that it sent; return the fingerprint."""
     if keys is None:
         return write_silo_key(silo.key)
     sent = keys / f"{silo.name}.pub"
@@ -219,7 +217,7 @@ def _encoder_hash(plan: Plan) -> str | None:
     return encoder_hash(load_encoder(plan.experiment.digest.encoder, plan.image_shape[0]))
 
 
-def _write_agreement(folder: Path, contract: Contract) -> None:
+def _write_contract(folder: Path, contract: Contract) -> None:
     """Write the contract, and next to it the files that it names."""
     files = named_files(contract.experiment)
     if len({file.name for file in files}) < len(set(files)):
@@ -240,15 +238,14 @@ def _write_moderator(
 ) -> None:
     folder.public_keys.mkdir(parents=True)
     folder.path.chmod(0o700)
-    # this machine's own programs use the local names, whatever the silos use
+    # programs on the moderator's machine use its local names, whatever the silos use
     key, certificate = authority.issue(list(dict.fromkeys([*hosts, *LOCAL])))
     write_key(folder.key, key)
     write_certificate(folder.certificate, certificate)
     write_certificate(folder.ca, authority.certificate)
     for silo in silos:
         shutil.copyfile(silo.public_key, folder.public_key(silo.name))
-    write_app(folder.app)
-    _write_agreement(folder.path, contract)
+    _write_contract(folder.path, contract)
     write_atomically(folder.run_sheet, moderator_sheet(contract, __version__))
 
 
@@ -257,18 +254,18 @@ def _write_silo(
 ) -> None:
     write_certificate(folder.ca, authority.certificate)
     if rehearsal is not None:
-        rehearsal.write_silo(folder.path / DEALT, number)
+        rehearsal.write_silo(folder.path / REHEARSED, number)
     write_silo_file(
         folder.silo_file,
         silo=number,
         name=folder.name,
-        data=OWN_DATA if rehearsal is None else DEALT,
+        data=OWN_DATA if rehearsal is None else REHEARSED,
         validation=VALIDATION if rehearsal is None else None,
     )
-    _write_agreement(folder.path, contract)
+    _write_contract(folder.path, contract)
     write_atomically(folder.run_sheet, silo_sheet(contract, number, folder, __version__))
 
 
 def planned(experiment: Experiment, silos: Sequence[str]) -> Experiment:
-    """Fit an experiment to so many silos, with nothing left open."""
+    """Return an experiment for these silos, with all settings resolved."""
     return replace(experiment, data=replace(experiment.data, silos=len(silos))).resolved()

@@ -10,7 +10,7 @@ from flwr.app import RecordDict
 
 from feddig.core.messages import Reply, Request
 from feddig.core.samples import RawSamples, accuracy
-from feddig.digest.digest import read_digest, write_digest
+from feddig.digest.digest_file import read_digest, write_digest
 from feddig.errors import BudgetError, FileFormatError, SettingError
 from feddig.experiment.setup import choose_device, with_precision
 from feddig.federation.contract import Contract, read_contract

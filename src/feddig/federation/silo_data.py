@@ -8,7 +8,7 @@
 
     [data]
     path = "images"       # a folder of images per class, an .npz file, or a folder of IDX files; relative to the file
-    validation = 0.1      # the share of the training images that is kept apart; left out: the data's own test images
+    validation = 0.1      # the share of the training images used for validation; left out: the data's own test images
 """
 
 import tomllib
@@ -30,18 +30,18 @@ from feddig.seeds import numpy_stream
 
 @dataclass(frozen=True)
 class SiloFile:
-    """What silo.toml says."""
+    """The content of silo.toml."""
 
     silo: int
     name: str
     data: Path
     """Where the images lie, absolute."""
     validation: float | None
-    """The share of the training images that is kept apart; None: the data's own test images."""
+    """The share of the training images used for validation; None: the data's own test images."""
 
 
 def read_silo_file(path: Path) -> SiloFile:
-    """Read silo.toml; what is wrong with it is one line that names the field."""
+    """Read silo.toml; an error is one line that names the field."""
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -73,14 +73,14 @@ def write_silo_file(path: Path, *, silo: int, name: str, data: str, validation: 
         "[data]",
         "# a folder with a folder of images per class, an .npz file, or a folder of IDX files; relative to this file",
         *spell_table({"path": data}),
-        "# the share of the training images that is kept apart; left out: the data's own test images",
+        "# the share of the training images used for validation; left out: the data's own test images",
         *spell_table({"validation": validation}),
     ]
     write_atomically(path, "\n".join(lines) + "\n")
 
 
 def load_silo_data(file: SiloFile, contract: Contract) -> tuple[Images, Images]:
-    """Load a silo's training and validation images, with labels that count as the contract's classes do."""
+    """Load a silo's training and validation images, with labels numbered as the contract's classes."""
     dataset = _load(file.data, contract)
     train, validation = (
         _labelled(part, dataset, contract, file.data) for part in (dataset.train, dataset.test)
@@ -96,7 +96,7 @@ def load_silo_data(file: SiloFile, contract: Contract) -> tuple[Images, Images]:
 
 
 def load_test_set(path: Path, contract: Contract) -> Images | None:
-    """Load the moderator's test images; None where it has none."""
+    """Load the moderator's test images; None if it has none."""
     if not path.exists():
         return None
     try:
@@ -110,7 +110,7 @@ def load_test_set(path: Path, contract: Contract) -> Images | None:
 
 
 def _load(path: Path, contract: Contract) -> Dataset:
-    """Load what lies at the path, whichever of the three forms it has."""
+    """Load the data at the path, in any of the three formats."""
     size = contract.image_shape[1] if contract.image_shape[1] == contract.image_shape[2] else 0
     kind = "npz" if path.suffix == ".npz" else "idx" if any(path.glob("*-images*idx3*")) else "folder"
     try:
@@ -120,7 +120,7 @@ def _load(path: Path, contract: Contract) -> Dataset:
 
 
 def _labelled(images: Images, dataset: Dataset, contract: Contract, place: Path) -> Images:
-    """Number the labels as the contract does: a folder's own classes may be fewer."""
+    """Number the labels as the contract does: a folder may hold fewer classes."""
     if dataset.name == "folder":
         for name in dataset.class_names:
             if name not in contract.classes:

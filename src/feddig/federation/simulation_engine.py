@@ -1,4 +1,4 @@
-"""An engine that reaches the silos through Flower's grid: no valid reply by the deadline means absent."""
+"""Carry the requests of a simulation on Flower's engine: a silo without a valid reply by the deadline is absent."""
 
 import logging
 import math
@@ -13,7 +13,7 @@ from feddig.core.absence import Absence
 from feddig.core.messages import Reply, Request
 from feddig.digest.digest import Digest
 from feddig.errors import FedDigError
-from feddig.federation.requests import WHO, Courier
+from feddig.federation.requests import WHO, RequestSender
 from feddig.federation.wire import (
     LARGEST_DIGEST,
     About,
@@ -32,19 +32,19 @@ DIGEST = "query.digest"
 
 
 class DigestStore(Protocol):
-    """Where digests are kept before training counts on them."""
+    """Where digests are stored before training uses them."""
 
     def kept_digest(self, silo: int) -> Digest | None:
-        """Give a digest that arrived before."""
+        """Return the digest that arrived earlier, if any."""
         ...
 
     def keep_digest(self, digest: Digest) -> None:
-        """Keep one that arrives."""
+        """Store a digest."""
         ...
 
 
 class GridEngine:
-    """Carries requests over Flower's grid; in a simulation the availability table says who is asked at all."""
+    """Sends requests over Flower's grid to the silos that are present in the availability table."""
 
     def __init__(
         self,
@@ -58,15 +58,15 @@ class GridEngine:
     ) -> None:
         self._grid, self._absence, self._digests = grid, absence, digests
         self._about, self._deadline = About("experiment", experiment), deadline
-        self._courier = Courier(grid, write)
+        self._requests = RequestSender(grid, write)
         self._nodes: dict[int, int] = {}
 
     def known_away(self, requests: Sequence[Request]) -> list[Request]:
-        """Read from the table whom it would be no use to ask."""
+        """Return the requests to silos that are absent in the table."""
         return [request for request in requests if not self._here(request.silo, request.round)]
 
     def collect_digests(self, silos: Sequence[int], round: int) -> list[Digest]:
-        """Ask these silos for their digests, and keep each one before it is used."""
+        """Ask these silos for their digests, and store each one before it is used."""
         kept = {silo: self._digests.kept_digest(silo) for silo in silos}
         asked = [silo for silo in silos if kept[silo] is None and self._here(silo, round)]
         questions = {silo: pack_question(self._about) for silo in asked}
@@ -81,7 +81,7 @@ class GridEngine:
         return [digest for silo, digest in kept.items() if digest is not None and self._here(silo, round)]
 
     def exchange(self, requests: Sequence[Request]) -> list[Reply]:
-        """Send the requests out and wait for replies until the deadline."""
+        """Send the requests and wait for replies until the deadline."""
         asked = {one.silo: one for one in requests if self._here(one.silo, one.round)}
         if not asked:
             return []
@@ -95,19 +95,19 @@ class GridEngine:
     def _ask(
         self, contents: Mapping[int, RecordDict], kind: str, round: int, largest: int
     ) -> dict[int, RecordDict]:
-        """Send a message to each of these silos and give what came back in time, by silo."""
+        """Send a message to each of these silos; return what came back in time, by silo."""
         nodes = self._find_nodes() if contents else {}
         known = {silo: content for silo, content in contents.items() if silo in nodes}
-        return self._courier.ask(known, nodes, kind, round=round, deadline=self._deadline, largest=largest)
+        return self._requests.ask(known, nodes, kind, round=round, deadline=self._deadline, largest=largest)
 
     def _find_nodes(self) -> Mapping[int, int]:
-        """Learn which node is which silo by asking, once; the numbers of nodes mean nothing by themselves."""
+        """Ask each node once which silo it is: the numbers of nodes mean nothing."""
         if len(self._nodes) < self._absence.silos:
             unknown = [node for node in self._grid.get_node_ids() if node not in self._nodes.values()]
-            # by place, until they say which silo they are
+            # by position, until they have said which silo they are
             questions = {place: pack_question(self._about) for place in range(len(unknown))}
             places = dict(enumerate(unknown))
-            answers = self._courier.ask(questions, places, WHO, round=0, deadline=self._deadline)
+            answers = self._requests.ask(questions, places, WHO, round=0, deadline=self._deadline)
             for place, content in answers.items():
                 silo = read_silo(content)
                 if silo not in range(self._absence.silos) or silo in self._nodes:
@@ -121,7 +121,7 @@ class GridEngine:
 def read_replies(
     contents: Mapping[int, RecordDict], asked: Mapping[int, Request], limit: float = math.inf
 ) -> list[Reply]:
-    """Read the replies to these requests, in the silos' order; one that is not sound does not count."""
+    """Read the replies to these requests, in the silos' order; an invalid one does not count."""
     replies = []
     for silo, content in sorted(contents.items()):
         request = asked[silo]

@@ -1,7 +1,4 @@
-"""Reading status.json: how a federation stands, for a terminal, for a program, and for `federation up`.
-
-status.json: how a federation stands, written anew whenever that changes, for whoever wants to look.
-"""
+"""Write and read status.json: the state of a federation, for a terminal, a program and `federation up`."""
 
 import json
 import os
@@ -27,7 +24,7 @@ APP = "flwr-serverapp"
 
 @dataclass(frozen=True)
 class Status:
-    """How a federation stands, as its moderator last wrote it down."""
+    """The state of a federation as its moderator last wrote it."""
 
     content: Mapping[str, Any]
 
@@ -48,13 +45,13 @@ class Status:
 
     @property
     def accuracy(self) -> str:
-        """The accuracy after the last round, in words."""
+        """The accuracy after the last round, as a text."""
         value, of = self.content["accuracy"], self.content["accuracy_of"]
         return f"accuracy {value:.1f} % ({of})" if value is not None else "accuracy not yet known"
 
     @property
     def attendance(self) -> str:
-        """Who is here and who is not, in a few words."""
+        """The names of the silos by their state, as a text."""
         groups: dict[str, list[str]] = {}
         for silo in self.content["silos"]:
             recalled = silo["state"] != "here" and silo["recalled"]
@@ -70,18 +67,18 @@ def read_status(path: Path) -> Status | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise FileFormatError(f"{path}: cannot be read ({error}); the next round writes it anew") from None
+        raise FileFormatError(f"{path}: cannot be read ({error}); the next round writes it again") from None
     if not isinstance(content, dict):
-        raise FileFormatError(f"{path}: is not a status; the next round writes it anew")
+        raise FileFormatError(f"{path}: is not a status; the next round writes it again")
     check_version(path, content.get("format_version"))
     missing = [key for key in KEYS if key not in content]
     if missing:
-        raise FileFormatError(f"{path}: has no {missing[0]}; the next round writes it anew")
+        raise FileFormatError(f"{path}: has no {missing[0]}; the next round writes it again")
     return Status(content)
 
 
 def moderator_runs(folder: ModeratorFolder, status: Status | None) -> bool:
-    """Tell whether the moderator's app is at work now."""
+    """Return whether the moderator's app runs now."""
     if status is None:
         return bool(running(folder.path, APP))
     process = int(status.content["pid"])
@@ -89,13 +86,13 @@ def moderator_runs(folder: ModeratorFolder, status: Status | None) -> bool:
 
 
 def describe(status: Status) -> str:
-    """Say how it stands in one line."""
+    """Describe a status in one line."""
     done = f"{status.rounds_done} of {status.rounds} rounds"
     return f"{done}  {status.accuracy}  {status.attendance}"
 
 
 def tabulate(status: Status) -> Table:
-    """Show the silos in a table."""
+    """Return a table of the silos."""
     table = Table()
     for title in ("silo", "name", "state", "away since round", "digest", "recalled"):
         table.add_column(title, overflow="fold")
@@ -112,8 +109,8 @@ def tabulate(status: Status) -> Table:
     return table
 
 
-class Standing:
-    """Knows what status.json is to tell."""
+class StatusFile:
+    """Writes status.json whenever the state of a federation changes."""
 
     def __init__(self, path: Path, contract: Contract) -> None:
         self._path, self._contract = path, contract
@@ -128,7 +125,7 @@ class Standing:
         here: Collection[int] | None = None,
         digests: Mapping[int, Digest] | None = None,
     ) -> None:
-        """Write down a new state, with what else has changed."""
+        """Write a new state, with what else has changed."""
         self._state = state
         if rows is not None:
             self._rows = rows

@@ -1,9 +1,7 @@
-"""Arrays in our messages on Flower's wire: read only if they are exactly what was expected.
+"""Pack and read the messages that cross the network: plain arrays and numbers, each checked before it is used.
 
-Nothing is unpickled. An array is read only if its own header tells the type and shape that were expected and its
-bytes are as many as that takes.
-
-Our messages on Flower's wire: plain arrays and numbers, each checked before it is believed.
+Nothing is unpickled. An array is read only if its header states the expected type and shape, and its number of bytes
+fits them.
 """
 
 import io
@@ -20,7 +18,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from feddig.core.messages import Reply, Request
-from feddig.digest.digest import Digest, read_digest, write_digest
+from feddig.digest.digest import Digest
+from feddig.digest.digest_file import read_digest, write_digest
 from feddig.errors import FedDigError
 
 NUMPY, BYTES = "numpy.ndarray", "bytes"
@@ -30,7 +29,7 @@ LONGEST_HEADER = 256
 
 
 class WireError(FedDigError):
-    """A message that is not what it should be; whoever sent it counts as absent."""
+    """A message is invalid; its sender counts as absent."""
 
 
 def pack_arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
@@ -39,12 +38,12 @@ def pack_arrays(tensors: Mapping[str, Tensor]) -> ArrayRecord:
 
 
 def pack_bytes(name: str, content: bytes) -> ArrayRecord:
-    """Pack bytes as they are: as an array they travel in pieces, of which none is large."""
+    """Pack bytes as an array, which Flower sends in small pieces."""
     return ArrayRecord({name: Array("uint8", (len(content),), BYTES, content)})
 
 
 def read_bytes(content: RecordDict, record: str, name: str, largest: int) -> bytes:
-    """Read bytes that were packed so, if they are not too many."""
+    """Read bytes that `pack_bytes` packed, if they are not too many."""
     array = find_arrays(content, record).get(name)
     if array is None or array.stype != BYTES:
         raise WireError(f"it holds no {record} {name}")
@@ -54,12 +53,12 @@ def read_bytes(content: RecordDict, record: str, name: str, largest: int) -> byt
 
 
 def find_arrays(content: RecordDict, record: str) -> ArrayRecord:
-    """Find the arrays of a record; none where there is no such record."""
+    """Return the arrays of a record; none if there is no such record."""
     return content.array_records.get(record, ArrayRecord())
 
 
 def read_vector(content: RecordDict, record: str, name: str, parameters: int) -> Tensor:
-    """Read a vector of exactly so many float32 numbers."""
+    """Read a vector of exactly this many float32 numbers."""
     array = find_arrays(content, record).get(name)
     if array is None:
         raise WireError(f"it holds no {name}")
@@ -72,7 +71,7 @@ def read_vector(content: RecordDict, record: str, name: str, parameters: int) ->
 
 
 def read_tensor(name: str, array: Array, parameters: int) -> Tensor:
-    """Read a vector of so many numbers, or a single number."""
+    """Read a vector of this many numbers, or a single number."""
     if array.stype != NUMPY or len(array.data) > parameters * 8 + LONGEST_HEADER:
         raise WireError(f"its {name} has {len(array.data):,} bytes of type {array.stype!r}")
     stream = io.BytesIO(array.data)
@@ -81,7 +80,7 @@ def read_tensor(name: str, array: Array, parameters: int) -> Tensor:
             raise ValueError("an unknown version")
         shape, _, dtype = np.lib.format.read_array_header_1_0(stream, max_header_size=LONGEST_HEADER)
     except Exception as error:
-        # whoever sends it chooses how its header is broken, and numpy minds that in many ways
+        # the sender chooses how the header is broken, and numpy raises many kinds of errors
         raise WireError(f"its {name} is no numpy array: {error}") from None
     if dtype.name not in TYPES or not dtype.isnative or shape not in ((), (parameters,)):
         raise WireError(f"its {name} is {dtype}{shape}")
@@ -96,12 +95,12 @@ def read_tensor(name: str, array: Array, parameters: int) -> Tensor:
 
 LARGEST_DIGEST = 2**31
 LARGEST_FEATURE = 1e6
-"""Codes of images are below a hundred, and noise above this would drown them: training on it would only overflow."""
+"""Features of images are below a hundred; training on values above this would overflow."""
 
 
 @dataclass(frozen=True)
 class About:
-    """What a message is about: in a simulation the experiment's text, in a federation the contract's hash."""
+    """What a message refers to: in a simulation the experiment's text, in a federation the contract's hash."""
 
     key: str
     value: str
@@ -109,7 +108,7 @@ class About:
 
 @dataclass(frozen=True)
 class Score:
-    """What a silo says of a model: the percentage that it gets right of so many images of its own."""
+    """A model's accuracy in percent on a silo's own images, and their number."""
 
     accuracy: float
     samples: int
@@ -117,16 +116,16 @@ class Score:
 
 @dataclass(frozen=True)
 class Terms:
-    """What a digest must be like, as all have agreed."""
+    """What the contract requires of a digest."""
 
     feature_shape: tuple[int, ...]
     classes: int
     facts: Mapping[str, object]
-    """What it must say about how it was made."""
+    """The facts that it must state about how it was made."""
 
 
 def pack_request(request: Request, about: About) -> RecordDict:
-    """Pack the moderator's push."""
+    """Pack a request of the moderator."""
     facts = ConfigRecord({"silo": request.silo, "round": request.round, about.key: about.value})
     return RecordDict(
         {
@@ -138,12 +137,12 @@ def pack_request(request: Request, about: About) -> RecordDict:
 
 
 def pack_question(about: About) -> RecordDict:
-    """Pack what a silo must know to answer anything: each message may find it in a process of its own."""
+    """Pack what a silo needs to answer any message: each may be handled by a new process."""
     return RecordDict({"facts": ConfigRecord({about.key: about.value})})
 
 
 def read_about(content: RecordDict, key: str) -> str:
-    """Read the experiment or the contract that a message is about."""
+    """Read the experiment or the contract that a message refers to."""
     text = _facts(content).get(key)
     if not isinstance(text, str):
         raise WireError(f"it does not say which {key} it is about")
@@ -161,7 +160,7 @@ def read_silo(content: RecordDict) -> int:
 
 
 def read_request(content: RecordDict, parameters: int) -> Request:
-    """Read the moderator's push for a model of so many parameters."""
+    """Read a request of the moderator for a model of this many parameters."""
     facts = _facts(content)
     state = {
         name: read_tensor(name, array, parameters) for name, array in find_arrays(content, "state").items()
@@ -171,7 +170,7 @@ def read_request(content: RecordDict, parameters: int) -> Request:
 
 
 def pack_reply(reply: Reply) -> RecordDict:
-    """Pack a silo's answer."""
+    """Pack a silo's reply."""
     return RecordDict(
         {
             "model": pack_arrays({"update": reply.update}),
@@ -189,14 +188,14 @@ def pack_reply(reply: Reply) -> RecordDict:
 
 
 def largest_update(parameters: int) -> int:
-    """Give the bytes that the update of a model of so many parameters has."""
+    """Return the number of bytes of an update of a model with this many parameters."""
     return 4 * parameters + LONGEST_HEADER
 
 
 def read_reply(content: RecordDict, request: Request, limit: float = math.inf) -> Reply:
-    """Read the answer to a request; one of another silo or round, or with numbers that make no sense, is refused.
+    """Read the reply to a request; refuse one of another silo or round, or with invalid numbers.
 
-    So is an update that is longer than `limit` times the model that was sent.
+    An update longer than `limit` times the model that was sent is refused too.
     """
     _check_sender(content, request.silo, request.round)
     values = {name: _number(content, name) for name in ("steps", "samples", "loss", "seconds")}
@@ -205,9 +204,9 @@ def read_reply(content: RecordDict, request: Request, limit: float = math.inf) -
         raise WireError(f"it tells of {steps} steps on {samples} samples")
     update = read_vector(content, "model", "update", request.weights.numel())
     if not math.isfinite(float(update.norm())):
-        # finite numbers, but together they would not leave a finite model
+        # each number is finite, but the model would not be
         raise WireError("its update is longer than any number can say")
-    # a model that begins near nothing must be able to leave it
+    # a model that begins near zero must be able to leave it
     length, model = float(update.norm()), max(1.0, float(request.weights.norm()))
     if length > limit * model:
         raise WireError(f"its update is {length:.3g} long, more than {limit:g} times the model's {model:.3g}")
@@ -215,7 +214,7 @@ def read_reply(content: RecordDict, request: Request, limit: float = math.inf) -
 
 
 def pack_score(score: Score, silo: int, round: int) -> RecordDict:
-    """Pack how good a silo finds the model of a round."""
+    """Pack a silo's score of the model of a round."""
     return RecordDict(
         {
             "facts": ConfigRecord({"silo": silo, "round": round}),
@@ -225,7 +224,7 @@ def pack_score(score: Score, silo: int, round: int) -> RecordDict:
 
 
 def read_score(content: RecordDict, silo: int, round: int) -> Score:
-    """Read how good this silo finds the model of this round."""
+    """Read this silo's score of the model of this round."""
     _check_sender(content, silo, round)
     accuracy, samples = _number(content, "accuracy"), int(_number(content, "samples"))
     if accuracy > 100:
@@ -234,7 +233,7 @@ def read_score(content: RecordDict, silo: int, round: int) -> Score:
 
 
 def pack_digest(digest: Digest) -> RecordDict:
-    """Pack a digest as the file that it is."""
+    """Pack a digest as its file."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "digest.safetensors"
         write_digest(file, digest)
@@ -249,7 +248,7 @@ def pack_digest_file(file: Path) -> RecordDict:
 def read_digest_of(
     content: RecordDict, silo: int, terms: Terms | None = None, largest: int = LARGEST_DIGEST
 ) -> Digest:
-    """Read a digest that must be this silo's, as agreed, and of at most so many bytes."""
+    """Read a digest, which must be this silo's, fulfil the terms, and have at most `largest` bytes."""
     packed = read_bytes(content, "digest", "file", largest)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "digest.safetensors"
@@ -285,7 +284,7 @@ def _facts(content: RecordDict) -> ConfigRecord:
 
 
 def _check_sender(content: RecordDict, silo: int, round: int) -> None:
-    """Check that a reply is of the silo whose key its node has, and of this round."""
+    """Check that a reply states the silo whose key its node has, and this round."""
     facts = _facts(content)
     for name, wanted in (("silo", silo), ("round", round)):
         if _whole(facts, name) != wanted:

@@ -1,1 +1,1 @@
-"""Code for CUDA devices: fused layers and their Triton kernels."""
+"""Code for NVIDIA GPUs: fused layers and their Triton kernels."""

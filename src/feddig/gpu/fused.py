@@ -1,8 +1,7 @@
-"""Two branches of a network side by side in a recorded step: a GPU has room for F_D while it computes F_R.
+"""Layers that use our own kernels (kernels/) on an NVIDIA GPU, where these compute the same in less time.
 
-What may run on kernels of our own (kernels/) on an NVIDIA GPU, where they compute the same in less time.
-
-The stage that the classifiers are built of (3x3 convolution, 2x2 max-pool, ReLU), and the painting of guidance.
+They are the block of the classifiers (3x3 convolution, 2x2 max-pool, ReLU) and the layers of the guidance producer.
+A recorded step also computes F_D and F_R in parallel.
 """
 
 import importlib.util
@@ -17,33 +16,32 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d, max_pool2d, relu
 
+log = logging.getLogger("feddig")
+
+FEW_CHANNELS = 4
+"""Inputs of at most this many channels are convolved and pooled in one kernel."""
+FEWEST_OUTPUTS, MOST_OUTPUTS = 16, 256
+
 
 @contextmanager
-def beside(given: Tensor) -> Iterator[Callable[[], None]]:
-    """Compute the block beside what follows, until the function that comes with it is called.
+def in_parallel(inputs: Tensor) -> Iterator[Callable[[], None]]:
+    """Compute the `with` block in parallel to what follows it, until the yielded function is called.
 
-    Only while a step is recorded: there it becomes a branch of the graph, and its memory is the graph's own.
+    This happens only while a step is recorded as a CUDA graph: the block becomes a branch of the graph.
     """
-    if not given.is_cuda or not torch.cuda.is_current_stream_capturing():
+    if not inputs.is_cuda or not torch.cuda.is_current_stream_capturing():
         yield lambda: None
         return
-    here, side = torch.cuda.current_stream(given.device), _side_stream(given.device)
-    side.wait_stream(here)
+    main, side = torch.cuda.current_stream(inputs.device), _side_stream(inputs.device)
+    side.wait_stream(main)
     with torch.cuda.stream(side):
-        yield lambda: here.wait_stream(side)
+        yield lambda: main.wait_stream(side)
 
 
 @cache
 def _side_stream(device: torch.device) -> torch.cuda.Stream:
-    # one is enough: steps are recorded one at a time, and a graph keeps no stream
+    # one stream is enough: steps are recorded one at a time, and a graph does not keep its stream
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-log = logging.getLogger("feddig")
-
-FEW_CHANNELS = 4
-"""Inputs of up to so many channels are convolved and pooled in one kernel."""
-FEWEST_OUTPUTS, MOST_OUTPUTS = 16, 256
 
 
 class _Switch:
@@ -51,7 +49,7 @@ class _Switch:
 
 
 def use_kernels(wanted: bool) -> None:
-    """Turn our kernels on or off in this process; without Triton or a C compiler they stay off, with a warning."""
+    """Turn our kernels on or off in this process; without Triton or a C compiler, warn and leave them off."""
     missing = [
         name
         for name, found in (
@@ -61,7 +59,7 @@ def use_kernels(wanted: bool) -> None:
         if not found
     ]
     if wanted and missing:
-        log.warning("fused kernels need %s, which is not there; training is slower", " and ".join(missing))
+        log.warning("fused kernels need %s, which was not found; training is slower", " and ".join(missing))
     _Switch.on = wanted and not missing
 
 
@@ -71,7 +69,7 @@ def uses_kernels() -> bool:
 
 
 class ConvPool(nn.Conv2d):
-    """relu(max_pool(conv(x))), which is max_pool(relu(conv(x))) with a quarter of the work in ReLU."""
+    """relu(max_pool(conv(x))), which equals max_pool(relu(conv(x))) with a quarter of the work in ReLU."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs, 3, padding=1)
@@ -96,8 +94,8 @@ class ConvPool(nn.Conv2d):
         )
 
 
-def paint(features: Tensor, layers: nn.Sequential) -> Tensor:
-    """Run a guidance producer's layers: a tiling transposed convolution, ReLU, another, and a sigmoid."""
+def transposed_convolutions(features: Tensor, layers: nn.Sequential) -> Tensor:
+    """Run a guidance producer's layers: two transposed convolutions whose stride is their size, ReLU, sigmoid."""
     first, second = layers[0], layers[2]
     assert isinstance(first, nn.ConvTranspose2d)
     assert isinstance(second, nn.ConvTranspose2d)
@@ -106,28 +104,28 @@ def paint(features: Tensor, layers: nn.Sequential) -> Tensor:
     if not fits or hidden & (hidden - 1) or hidden > FEWEST_OUTPUTS or first.in_channels > FEWEST_OUTPUTS:
         return cast(Tensor, layers(features))
     weights = (first.weight, first.bias, second.weight, second.bias)
-    return cast(Tensor, _Paint.apply(features, *weights))  # type: ignore[no-untyped-call]
+    return cast(Tensor, _TransposedConvolutions.apply(features, *weights))  # type: ignore[no-untyped-call]
 
 
 class _ConvolvePool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, images: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        from feddig.gpu.kernels import stage
+        from feddig.gpu.kernels import conv_pool
 
         images, weight = images.contiguous(), weight.contiguous(memory_format=torch.channels_last)
         dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else weight.dtype
         ctx.precision = _precision(dtype)
-        out, winner = stage.convolve_pool(images, weight, bias, dtype, ctx.precision)
-        ctx.save_for_backward(images, weight, winner)
+        out, argmax = conv_pool.convolve_pool(images, weight, bias, dtype, ctx.precision)
+        ctx.save_for_backward(images, weight, argmax)
         return cast(Tensor, out)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        from feddig.gpu.kernels import stage
+        from feddig.gpu.kernels import conv_pool
 
-        images, weight, winner = ctx.saved_tensors
-        of_images, of_weight, of_bias = stage.convolve_pool_gradients(
-            images, weight, gradient.contiguous(memory_format=torch.channels_last), winner, ctx.precision,
+        images, weight, argmax = ctx.saved_tensors
+        of_images, of_weight, of_bias = conv_pool.convolve_pool_gradients(
+            images, weight, gradient.contiguous(memory_format=torch.channels_last), argmax, ctx.precision,
             of_images=ctx.needs_input_grad[0],
         )  # fmt: skip
         return of_images, of_weight.to(weight.dtype), of_bias.to(weight.dtype)
@@ -136,51 +134,53 @@ class _ConvolvePool(torch.autograd.Function):
 class _Pool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, bias: Tensor) -> Tensor:
-        from feddig.gpu.kernels import stage
+        from feddig.gpu.kernels import conv_pool
 
-        out, winner = stage.pool(values.contiguous(memory_format=torch.channels_last), bias)
-        ctx.save_for_backward(winner)
+        out, argmax = conv_pool.pool(values.contiguous(memory_format=torch.channels_last), bias)
+        ctx.save_for_backward(argmax)
         ctx.dtype = bias.dtype
         return cast(Tensor, out)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        from feddig.gpu.kernels import stage
+        from feddig.gpu.kernels import conv_pool
 
-        (winner,) = ctx.saved_tensors
-        of_values, of_bias = stage.pool_gradients(
-            gradient.contiguous(memory_format=torch.channels_last), winner
+        (argmax,) = ctx.saved_tensors
+        of_values, of_bias = conv_pool.pool_gradients(
+            gradient.contiguous(memory_format=torch.channels_last), argmax
         )
         return of_values, of_bias.to(ctx.dtype)
 
 
-class _Paint(torch.autograd.Function):
+class _TransposedConvolutions(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, features: Tensor, first: Tensor, first_bias: Tensor, second: Tensor, second_bias: Tensor
     ) -> Tensor:
-        from feddig.gpu.kernels import painting
+        from feddig.gpu.kernels import transposed_convolution
 
         features = features.contiguous()
         stored = [weight.permute(0, 2, 3, 1).contiguous() for weight in (first, second)]
         ctx.precision = _precision(first.dtype)
-        out = painting.paint(features, stored[0], first_bias, stored[1], second_bias, ctx.precision)
+        out = transposed_convolution.transposed_convolutions(
+            features, stored[0], first_bias, stored[1], second_bias, ctx.precision
+        )
         ctx.save_for_backward(features, stored[0], first_bias, stored[1], out)
         return cast(Tensor, out)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        from feddig.gpu.kernels import painting
+        from feddig.gpu.kernels import transposed_convolution
 
-        features, first, first_bias, second, painted = ctx.saved_tensors
-        gradients = painting.paint_gradients(
-            features, first, first_bias, second, painted, gradient.contiguous(), ctx.precision
+        features, first, first_bias, second, guidance = ctx.saved_tensors
+        gradients = transposed_convolution.transposed_convolution_gradients(
+            features, first, first_bias, second, guidance, gradient.contiguous(), ctx.precision
         )
         return (None, *(of_weight.to(first.dtype) for of_weight in gradients))
 
 
 def _precision(dtype: torch.dtype) -> str:
-    """Name how products are rounded, as Triton calls it."""
+    """Return the precision of products by Triton's name."""
     if dtype == torch.bfloat16:
         return "bf16"
     return "tf32" if torch.backends.cudnn.allow_tf32 else "ieee"

@@ -1,1 +1,1 @@
-"""The networks: encoder P_R, guidance producer P_G, classifier M; and the vector view that training uses."""
+"""The networks: encoder P_R, guidance producer P_G and classifier M; and their parameters as one vector."""

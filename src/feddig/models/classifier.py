@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from feddig.errors import SettingError, first_line
-from feddig.gpu.fused import ConvPool, beside
+from feddig.gpu.fused import ConvPool, in_parallel
 from feddig.models.custom import import_network
 from feddig.models.encoder import load_encoder_file
-from feddig.models.mobilenet import CHANNELS, NETWORK, MobileNetV2, fresh_mobilenet
+from feddig.models.mobilenet import CHANNELS, NETWORK, MobileNetV2, new_mobilenet
 
 
 class Classifier(nn.Module):
-    """M(R, r): both extractors' outputs side by side, then the head; without F_D it is the plain M(R)."""
+    """M(R, r): both extractors' outputs concatenated, then the head; without F_D it is the plain M(R)."""
 
     def __init__(self, raw: nn.Module, digest: nn.Module | None, head: nn.Module) -> None:
         super().__init__()
@@ -26,15 +26,15 @@ class Classifier(nn.Module):
         self.head = head
 
     def forward(self, images: Tensor, features: Tensor | None = None) -> Tensor:
-        """Give the logits of a batch of images (or guidance) and features (or digests)."""
+        """Return the logits of a batch of images (or guidance) and features (or digests)."""
         if self.digest is None:
             return cast(Tensor, self.head(self.raw(images).flatten(1)))
         if features is None:
             raise ValueError("a classifier with F_D needs features next to the images")
-        with beside(features) as meanwhile:
+        with in_parallel(features) as wait:
             small = self.digest(features).flatten(1)
         large = self.raw(images).flatten(1)
-        meanwhile()
+        wait()
         return cast(Tensor, self.head(torch.cat([large, small], dim=1)))
 
 
@@ -56,27 +56,27 @@ def size_matched_digest(feature_shape: tuple[int, ...]) -> nn.Module:
 
 
 def small_raw(channels: int) -> nn.Module:
-    """F_R for two cores and a minute: the first layer strides, so that most work is at 16x16 and below."""
+    """F_R for quick runs on a CPU: the first layer has stride 2, so most work is at 16x16 and below."""
     return nn.Sequential(
         nn.Conv2d(channels, 16, 3, stride=2, padding=1), nn.ReLU(), nn.MaxPool2d(2), *convolutions(16, 32)
     )
 
 
 def small_digest(feature_shape: tuple[int, ...]) -> nn.Module:
-    """F_D for the same."""
+    """F_D for quick runs on a CPU."""
     if len(feature_shape) == 3 and min(feature_shape[1:]) >= 4:
         return convolutions(feature_shape[0], 16, 32)
     return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(feature_shape), 64), nn.ReLU())
 
 
 def mobilenet_raw(channels: int) -> nn.Module:
-    """F_R as MobileNetV2: a colour image to 1280 numbers, from fresh weights."""
+    """F_R as MobileNetV2 with new weights: a colour image to 1280 numbers."""
     if channels != CHANNELS:
         raise SettingError(
-            f"model.classifier: {NETWORK} sees colour images, but these have {channels} channel(s); "
+            f"model.classifier: {NETWORK} takes colour images, but these have {channels} channel(s); "
             "choose size-matched or small"
         )
-    return fresh_mobilenet()
+    return new_mobilenet()
 
 
 def imported_raw(path: Path, channels: int) -> nn.Module:
@@ -84,7 +84,7 @@ def imported_raw(path: Path, channels: int) -> nn.Module:
     network = load_encoder_file(path, channels, "model.classifier")
     if not isinstance(network, MobileNetV2):
         raise SettingError(
-            f"model.classifier: {path} is no {NETWORK}; give a file that `feddig encoder import` wrote"
+            f"model.classifier: {path} does not hold {NETWORK}; give a file that `feddig encoder import` wrote"
         )
     return network
 
@@ -94,7 +94,7 @@ SIZES: dict[str, tuple[Callable[[int], nn.Module], Callable[[tuple[int, ...]], n
     "small": (small_raw, small_digest, 64),
     NETWORK: (mobilenet_raw, size_matched_digest, 512),
 }
-"""By name: how F_R and F_D are built, and the width of the head's hidden layer."""
+"""By name: the functions that build F_R and F_D, and the width of the head's hidden layer."""
 
 
 def build_classifier(
@@ -119,7 +119,7 @@ def build_classifier(
 
 
 def _width(extractor: nn.Module, shape: tuple[int, ...], symbol: str) -> int:
-    """Find by trial how many numbers an extractor gives for an input of this shape."""
+    """Run an extractor on zeros of this shape and return the number of its outputs."""
     try:
         with torch.no_grad():
             return int(extractor(torch.zeros(2, *shape)).flatten(1).shape[1])

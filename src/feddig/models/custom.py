@@ -1,7 +1,4 @@
-"""A user's own network, named in an experiment as package.module:function.
-
-Do the networks fit together? Tried on zeros before the first round, so that a misfit costs no training.
-"""
+"""Import a user's own network, and check before the first round that the networks fit together."""
 
 import importlib
 import os
@@ -15,9 +12,9 @@ from feddig.errors import SettingError, first_line
 
 
 def import_network(name: str, key: str, known: str, *arguments: object) -> nn.Module:
-    """Call a user's own function, given as package.module:function, for a network."""
+    """Return the network that a user's function, given as package.module:function, builds."""
     if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())  # as `python -m` has it: a user's module lies beside the experiment
+        sys.path.insert(0, os.getcwd())  # as with `python -m`: a user's module lies in the working folder
     module_name, colon, function_name = name.partition(":")
     if not colon:
         raise SettingError(f"{key}: {name!r} is not known; choose {known}, or write package.module:function")

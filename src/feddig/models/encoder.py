@@ -1,14 +1,7 @@
-"""An encoder for sound noise: codes without what most images share, and all of one length.
+"""The encoder that every silo uses to turn an image into a small feature, its code (the paper's P_R).
 
-Sound noise is as strong as the clip allows two samples to differ, in every direction alike. So a code wastes it
-where it is long in directions that tell images little apart, and where some codes are longer than others. This
-encoder takes a public mean off another encoder's code, levels its directions by a small fixed convolution, keeps
-what is above zero, and stretches the rest to one length, which a clip of that length leaves as it is.
-
-The encoder that every silo uses to turn an image into a small feature (the paper's P_R).
-
-It is public and fixed: nobody trains it during a federation, and everybody must use the same one, which is
-why an encoder has a hash. The default encoders were trained on generated images only (encoder_making.py).
+It is public and fixed during a federation. All silos must use the same one, which is why an encoder has a hash. The
+default encoders were trained on generated images only (train_encoder.py).
 """
 
 from collections.abc import Mapping
@@ -26,37 +19,14 @@ from feddig.files import content_hash, read_tensors, write_tensors
 from feddig.models.custom import import_network
 from feddig.models.mobilenet import NETWORK, MobileNetV2
 
-EVEN_NETWORK = "even"
-LENGTH = 350.0
-"""The L2 length of every code: about the median of the shipped encoder's codes on generated images, 357."""
-SIDE = 5
-
-
-class EvenEncoder(nn.Module):
-    """Another encoder's code [channels, height, width], levelled, without negative numbers, of one length."""
-
-    mean: Tensor
-    """Of each channel, over generated images."""
-    length: Tensor
-
-    def __init__(self, encoder: nn.Module, channels: int, code_channels: int = 4) -> None:
-        super().__init__()
-        self.encoder, self.channels = encoder, channels
-        self.level = nn.Conv2d(code_channels, code_channels, SIDE, padding=SIDE // 2, bias=False)
-        # among the weights, because they decide the features: so they are in the file and in the hash
-        self.register_buffer("mean", torch.zeros(code_channels, 1, 1))
-        self.register_buffer("length", torch.tensor(LENGTH))
-
-    def forward(self, images: Tensor) -> Tensor:
-        """Encode images [batch, channels, height, width] in [0, 1]; a code of nothing but zeros stays so."""
-        codes = torch.relu(self.level(self.encoder(images) - self.mean))
-        even: Tensor = self.length * normalize(codes.flatten(1)).view_as(codes)
-        return even
-
-
 SHIPPED = {1: "grey.safetensors", 3: "colour.safetensors"}
 EVEN = {channels: f"even-{file}" for channels, file in SHIPPED.items()}
 SETTING = "digest.encoder"
+EVEN_NETWORK = "even"
+LENGTH = 350.0
+"""The L2 length of every code: about the median of the shipped encoder's codes on generated images, 357."""
+LEVEL_SIDE = 5
+"""Height and width of the even encoder's convolution."""
 
 
 class ConvEncoder(nn.Module):
@@ -75,8 +45,35 @@ class ConvEncoder(nn.Module):
         return torch.relu(self.halve(self.summary(edges)))
 
 
+class EvenEncoder(nn.Module):
+    """Another encoder's code [channels, height, width], levelled, without negative numbers, of one length.
+
+    Sound noise is equally strong in every direction, so long codes and directions that distinguish images little waste
+    it. This encoder subtracts a public mean, levels the directions by a small fixed convolution, keeps what is above
+    zero and scales the code to one length, which a clip of that length does not change.
+    """
+
+    mean: Tensor
+    """Of each channel, over generated images."""
+    length: Tensor
+
+    def __init__(self, encoder: nn.Module, channels: int, code_channels: int = 4) -> None:
+        super().__init__()
+        self.encoder, self.channels = encoder, channels
+        self.level = nn.Conv2d(code_channels, code_channels, LEVEL_SIDE, padding=LEVEL_SIDE // 2, bias=False)
+        # buffers decide the features too, so they belong to the file and to the hash
+        self.register_buffer("mean", torch.zeros(code_channels, 1, 1))
+        self.register_buffer("length", torch.tensor(LENGTH))
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Encode images [batch, channels, height, width] in [0, 1]; a code of zeros stays zero."""
+        codes = torch.relu(self.level(self.encoder(images) - self.mean))
+        even: Tensor = self.length * normalize(codes.flatten(1)).view_as(codes)
+        return even
+
+
 Encoder = ConvEncoder | EvenEncoder | MobileNetV2
-"""Those that have a file of their own."""
+"""The encoders that have a file format."""
 
 
 def load_encoder(spec: str, channels: int) -> nn.Module:
@@ -100,7 +97,7 @@ def load_encoder(spec: str, channels: int) -> nn.Module:
 
 
 def save_encoder(path: Path, encoder: Encoder, facts: Mapping[str, str]) -> None:
-    """Write the encoder with its kind, its number of channels and its hash; facts say how it was made."""
+    """Write the encoder with its kind, its number of channels and its hash; `facts` say how it was made."""
     proof = {"channels": str(encoder.channels), "hash": encoder_hash(encoder)}
     arrays = _arrays(encoder)
     if isinstance(encoder, MobileNetV2):
@@ -111,7 +108,7 @@ def save_encoder(path: Path, encoder: Encoder, facts: Mapping[str, str]) -> None
 
 
 def load_encoder_file(path: Path, channels: int, setting: str = SETTING) -> Encoder:
-    """Load an encoder of ours from its file; a complaint names the setting that gave the file."""
+    """Load an encoder from its file; errors name the setting that gave the path."""
     if not path.is_file():
         raise SettingError(
             f"{setting}: no file at {path}; make one with `feddig encoder make --out {path}`, "
@@ -123,11 +120,11 @@ def load_encoder_file(path: Path, channels: int, setting: str = SETTING) -> Enco
             f"{setting}: {path} is for images with {facts.get('channels')} channel(s), but these have "
             f"{channels}; make one with `feddig encoder make --channels {channels}`"
         )
-    # a new network draws first weights; loading a file must not shift anybody's random stream
+    # building a network draws first weights from torch's global stream, which must not move
     with torch.random.fork_rng(devices=[]):
-        encoder = _empty(path, facts, channels)
+        encoder = _build(path, facts, channels)
     try:
-        # copied, because torch refuses to share numpy's read-only memory without a warning
+        # copied, because torch warns about sharing numpy's read-only memory
         encoder.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
     except RuntimeError:
         raise FileFormatError(f"{path}: holds weights of another network; make the encoder again") from None
@@ -137,19 +134,19 @@ def load_encoder_file(path: Path, channels: int, setting: str = SETTING) -> Enco
 
 
 def encoder_hash(encoder: nn.Module) -> str:
-    """Hash everything that decides the features: the kind of network and all of its numbers."""
+    """Hash what decides the features: the kind of network and all of its numbers."""
     chunks = [type(encoder).__name__.encode()]
     if isinstance(encoder, MobileNetV2):
         chunks += [fact.encode() for fact in encoder.facts.values()]
     for name, array in sorted(_arrays(encoder).items()):
-        # little-endian always, so that the same encoder has the same hash on every machine
+        # always little-endian, so that an encoder has the same hash on every machine
         portable = array.astype(array.dtype.newbyteorder("<"))
         chunks += [name.encode(), str(array.shape).encode(), array.dtype.name.encode(), portable.tobytes()]
     return content_hash(*chunks)
 
 
 def feature_shape(encoder: nn.Module, image_shape: tuple[int, int, int]) -> tuple[int, ...]:
-    """Find the shape of a feature by encoding black images of this shape (channels, height, width)."""
+    """Return the shape of a feature, found by encoding black images of this shape (channels, height, width)."""
     images = torch.zeros(2, *image_shape)
     try:
         with torch.no_grad():
@@ -182,8 +179,8 @@ def _load_shipped(files: Mapping[int, str], channels: int) -> nn.Module:
         return load_encoder_file(path, channels)
 
 
-def _empty(path: Path, facts: Mapping[str, str], channels: int) -> Encoder:
-    """Build the network that a file says it is for; files that do not say so are older than the choice."""
+def _build(path: Path, facts: Mapping[str, str], channels: int) -> Encoder:
+    """Build the network that a file names; the oldest files name none and hold a ConvEncoder."""
     network = facts.get("network")
     if network is None:
         return ConvEncoder(channels)
@@ -202,7 +199,7 @@ def _arrays(encoder: nn.Module) -> dict[str, np.ndarray]:
 
 
 def _halved(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Give the arrays as float16 if that loses nothing, as when their source was so: half the file."""
+    """Return the arrays as float16 if that loses nothing, which halves the file."""
     with np.errstate(over="ignore"):
         halves = {name: array.astype(np.float16) for name, array in arrays.items()}
     exact = all(np.array_equal(half, arrays[name]) for name, half in halves.items())

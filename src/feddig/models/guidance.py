@@ -1,11 +1,11 @@
-"""The guidance producer P_G: the moderator's private network from a digest to something like an image."""
+"""The guidance producer P_G: the moderator's private network that turns a digest into an image-like input."""
 
 from typing import cast
 
 from torch import Tensor, nn
 
 from feddig.errors import SettingError
-from feddig.gpu.fused import paint
+from feddig.gpu.fused import transposed_convolutions
 from feddig.models.custom import import_network
 
 
@@ -23,14 +23,14 @@ class Deconvolution(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Turn digest features D_R into guidance G."""
-        return paint(features, self.layers)
+        return transposed_convolutions(features, self.layers)
 
 
 class PointDeconvolution(nn.Module):
-    """Three transposed convolutions that tile: a digest of one place becomes 4x4, 16x16, and 32x32 guidance G.
+    """Three transposed convolutions whose stride is their size: a 1x1 digest becomes 4x4, 16x16 and 32x32 guidance G.
 
-    The layers between hold 64x4x4 and 16x16x16 numbers: about as many as a code of 1280, and more than a colour
-    image of 3x32x32, so neither is a bottleneck; nearly all weights lie in the first layer.
+    The layers between hold 64x4x4 and 16x16x16 numbers: about as many as a code of 1280, and more than a colour image
+    of 3x32x32, so neither is a bottleneck. Nearly all weights are in the first layer.
     """
 
     def __init__(self, feature_channels: int, image_channels: int) -> None:

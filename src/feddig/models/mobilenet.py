@@ -1,7 +1,7 @@
-"""MobileNetV2 with BatchNorm folded away: plain convolutions with a bias, and ReLU6.
+"""MobileNetV2 with BatchNorm folded into the convolutions.
 
-Its 1280 features serve as a code (the paper's P_R) or as what a classifier sees of an image (F_R). Folding
-leaves no running averages behind, and no federated rule says how to average those.
+Its 1280 features serve as a code (the paper's P_R) or as a classifier's features of an image (F_R). Folding leaves no
+running averages, for which federated learning has no rule.
 """
 
 from typing import cast
@@ -14,7 +14,7 @@ NETWORK = "mobilenet-v2"
 CHANNELS = 3
 STEM_CHANNELS = 32
 FEATURES = 1280
-LEVELLING_IMAGES = 64
+NORMALISING_IMAGES = 64
 
 STAGES = (
     (1, 16, 1, 1),
@@ -25,16 +25,16 @@ STAGES = (
     (6, 160, 3, 2),
     (6, 320, 1, 1),
 )
-"""Of each stage: how many times its blocks widen, its channels, its blocks, the stride of the first of them."""
+"""Of each stage: the expansion factor, the channels, the number of blocks, the stride of the first block."""
 
 PADDINGS = ("same", "symmetric")
-"""TensorFlow's, which at stride 2 pads an even side only after its end; and one zero on either side."""
+"""TensorFlow's padding, which at stride 2 pads an even side only at its end; and one zero on either side."""
 
 NORMALISATIONS = {
     "centred": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
 }
-"""What is taken from red, green and blue in [0, 1], and what the rest is divided by: "centred" is [-1, 1]."""
+"""The mean and the deviation of red, green and blue; "centred" maps [0, 1] to [-1, 1]."""
 
 
 class Filter(nn.Conv2d):
@@ -53,14 +53,14 @@ class Filter(nn.Conv2d):
         return super().forward(images)
 
     def _edges(self, side: int) -> tuple[int, int]:
-        """Find how many zeros stand before and after a side, so that stride s leaves ceil(side / s) places."""
+        """Return how many zeros to add before and after a side, so that stride s gives ceil(side / s) outputs."""
         stride, kernel = self.stride[0], self.kernel_size[0]
         zeros = max((-(-side // stride) - 1) * stride + kernel - side, 0)
         return zeros // 2, zeros - zeros // 2
 
 
 class Bottleneck(nn.Module):
-    """Widen, filter each channel alone, narrow; the outcome is added to the input where it has its shape."""
+    """Expand, filter each channel, project; the result is added to the input if it has the same shape."""
 
     def __init__(self, before: int, after: int, widen: int, stride: int, padding: str) -> None:
         super().__init__()
@@ -71,17 +71,17 @@ class Bottleneck(nn.Module):
         self.residual = stride == 1 and before == after
 
     def forward(self, images: Tensor) -> Tensor:
-        """Give the block's output; it may be below zero."""
+        """Return the block's output, which may be negative."""
         wide = images if self.expand is None else relu6(self.expand(images))
         narrow = cast(Tensor, self.project(relu6(self.depthwise(wide))))
         return images + narrow if self.residual else narrow
 
 
 class MobileNetV2(nn.Module):
-    """MobileNetV2-1.0 up to its 1280 features; the padding and normalisation that its weights want are part of it.
+    """MobileNetV2-1.0 up to its 1280 features, with the padding and normalisation that its weights were trained with.
 
-    It may enlarge images first, this many times: weights that were trained on large images see little in small
-    ones, whose last places have nothing but padding around them.
+    It can enlarge images first: weights that were trained on large images recognise little in small ones, whose last
+    pixels are surrounded by padding.
     """
 
     mean: Tensor
@@ -93,7 +93,7 @@ class MobileNetV2(nn.Module):
             raise ValueError(f"no such kind of MobileNetV2: {padding!r}, {normalisation!r}, {enlarge!r}")
         self.channels = CHANNELS
         self.padding, self.normalisation, self.enlarge = padding, normalisation, enlarge
-        # not in the state dict, where weights are: the name of the normalisation is kept with them
+        # not in the state dict, because the file keeps the name of the normalisation
         for name, values in zip(("mean", "deviation"), NORMALISATIONS[normalisation], strict=True):
             self.register_buffer(name, torch.tensor(values).view(-1, 1, 1), persistent=False)
         self.stem = Filter(CHANNELS, STEM_CHANNELS, 2, padding)
@@ -108,7 +108,7 @@ class MobileNetV2(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Turn colour images in [0, 1] into non-negative features of 1280x1x1.
 
-        A side of up to 32 ends as one place; the places of larger images are averaged, as MobileNetV2 does.
+        A side of up to 32 ends as one pixel; the pixels of larger images are averaged, as in MobileNetV2.
         """
         if self.enlarge > 1:
             images = interpolate(images, scale_factor=self.enlarge, mode="bilinear", align_corners=False)
@@ -117,7 +117,7 @@ class MobileNetV2(nn.Module):
 
     @property
     def facts(self) -> dict[str, str]:
-        """What decides the features beside the weights."""
+        """What decides the features in addition to the weights."""
         return {
             "network": NETWORK,
             "padding": self.padding,
@@ -126,11 +126,11 @@ class MobileNetV2(nn.Module):
         }
 
 
-def fresh_mobilenet() -> MobileNetV2:
-    """Draw first weights from which it learns without BatchNorm.
+def new_mobilenet() -> MobileNetV2:
+    """Draw first weights from which the network learns without BatchNorm.
 
-    A batch of coloured patches passes through once, and each layer takes over what BatchNorm would have done
-    to it. Branches beside an identity start at zero: their sum would otherwise grow from block to block.
+    A batch of coloured patches passes through once, and each layer's weights are normalised as BatchNorm would do.
+    Residual branches start at zero, because their sum would otherwise grow from block to block.
     """
     network = MobileNetV2()
     layers = [layer for layer in network.modules() if isinstance(layer, nn.Conv2d)]
@@ -140,17 +140,19 @@ def fresh_mobilenet() -> MobileNetV2:
     for block in network.blocks:
         if isinstance(block, Bottleneck) and block.residual:
             nn.init.zeros_(block.project.weight)
-    hooks = [layer.register_forward_hook(_level) for layer in layers]
+    hooks = [layer.register_forward_hook(_normalise) for layer in layers]
     with torch.no_grad():
-        # patches and not single pixels, because neighbours in an image are alike
-        network(torch.rand(LEVELLING_IMAGES, CHANNELS, 4, 4).repeat_interleave(8, 2).repeat_interleave(8, 3))
+        # patches instead of single pixels, because neighbouring pixels of an image are similar
+        network(
+            torch.rand(NORMALISING_IMAGES, CHANNELS, 4, 4).repeat_interleave(8, 2).repeat_interleave(8, 3)
+        )
     for hook in hooks:
         hook.remove()
     return network
 
 
-def _level(layer: nn.Module, _: object, output: Tensor) -> Tensor:
-    """Give each channel of a layer's output mean 0 and deviation 1, by changing the layer itself."""
+def _normalise(layer: nn.Module, _: object, output: Tensor) -> Tensor:
+    """Change a layer so that each channel of its output has mean 0 and deviation 1."""
     variance, mean = torch.var_mean(output, (0, 2, 3), correction=0)
     deviation = (variance + 1e-5).sqrt()
     weight, bias = layer.get_parameter("weight"), layer.get_parameter("bias")

@@ -1,6 +1,6 @@
-"""MobileNetV2's weights from other people's files, BatchNorm folded: TensorFlow's names or torchvision's.
+"""Import MobileNetV2's weights from files with TensorFlow's or torchvision's names, and fold BatchNorm.
 
-Nothing here opens a pickle: to open one is to run a program.
+No pickle is opened, because opening one runs a program.
 """
 
 import zipfile
@@ -24,21 +24,21 @@ _DAMAGE = (
     *(zipfile.BadZipFile, zlib.error, SafetensorError, OSError, EOFError, MemoryError),
     *(ValueError, TypeError, AttributeError, KeyError, RuntimeError),
 )
-"""What numpy and safetensors raise on files that are cut, changed or of another kind."""
+"""The errors that numpy and safetensors raise on damaged files."""
 
 
 class Arrays:
-    """A file's arrays, each checked when it is taken."""
+    """The arrays of a file, each checked when it is taken."""
 
     def __init__(self, path: Path, arrays: dict[str, np.ndarray]) -> None:
         self.path, self._arrays = path, arrays
 
     def named(self, *starts: str) -> bool:
-        """Tell whether an array's name starts so."""
+        """Tell whether an array's name starts with one of these."""
         return any(name.startswith(starts) for name in self._arrays)
 
     def take(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        """Take an array out, in float64, so that folding costs no precision."""
+        """Remove and return an array, in float64, so that folding loses no precision."""
         if name not in self._arrays:
             raise FileFormatError(f"{self.path}: {name}: no such array; give a file with the whole network")
         array = self._arrays.pop(name)
@@ -58,25 +58,25 @@ class Arrays:
         return array.astype(np.float64)
 
     def check_nothing_is_left(self) -> None:
-        """Refuse arrays that MobileNetV2 does not have; its own head for ImageNet's classes is not needed."""
+        """Refuse arrays that MobileNetV2 does not have; its classifier for ImageNet is not needed."""
         for name in sorted(self._arrays):
             if not name.startswith("classifier.") and not name.endswith(".num_batches_tracked"):
                 raise FileFormatError(f"{self.path}: {name}: MobileNetV2 has no such array; give its weights")
 
 
 Take = Callable[[Arrays, str, tuple[int, ...]], tuple[np.ndarray, np.ndarray]]
-"""Takes a convolution's weight, of this shape, and its bias out of a file."""
+"""Takes a convolution's weight of this shape and its bias from a file."""
 
 
 def import_mobilenet(path: Path, enlarge: int = 1) -> MobileNetV2:
-    """Read MobileNetV2 from an .npz or .safetensors file; whose it is shows by the arrays' names."""
+    """Read MobileNetV2 from an .npz or .safetensors file; the arrays' names tell who wrote it."""
     arrays = Arrays(path, _read(path))
-    # building a network draws first weights; reading a file must not shift anybody's random stream
+    # building a network draws first weights from torch's global stream, which must not move
     with torch.random.fork_rng(devices=[]):
         if arrays.named("features."):
-            network = _filled(MobileNetV2("symmetric", "imagenet", enlarge), arrays, _take_torchvision)
+            network = _fill(MobileNetV2("symmetric", "imagenet", enlarge), arrays, _take_torchvision)
         elif arrays.named("Conv1.", "expanded_conv_", "block_"):
-            network = _filled(MobileNetV2("same", "centred", enlarge), arrays, _take_tensorflow)
+            network = _fill(MobileNetV2("same", "centred", enlarge), arrays, _take_tensorflow)
         else:
             raise FileFormatError(
                 f"{path}: holds no array of MobileNetV2; names must be torchvision's ('features.0.0.weight', ...) "
@@ -86,7 +86,7 @@ def import_mobilenet(path: Path, enlarge: int = 1) -> MobileNetV2:
     return network
 
 
-def _filled(network: MobileNetV2, arrays: Arrays, take: Take) -> MobileNetV2:
+def _fill(network: MobileNetV2, arrays: Arrays, take: Take) -> MobileNetV2:
     state = {}
     for layer, convolution in network.named_modules():
         if isinstance(convolution, nn.Conv2d):
@@ -124,7 +124,7 @@ def _take_torchvision(arrays: Arrays, layer: str, shape: tuple[int, ...]) -> tup
 
 
 def _tensorflow_name(layer: str) -> str:
-    """Translate "blocks.3.project" to "block_3_project"; the ends and the first block have their own names."""
+    """Translate "blocks.3.project" to "block_3_project"; the first and last layers have names of their own."""
     if layer in ("stem", "top"):
         return {"stem": "Conv1", "top": "Conv_1"}[layer]
     _, block, part = layer.split(".")
@@ -132,12 +132,12 @@ def _tensorflow_name(layer: str) -> str:
 
 
 def _torchvision_names(layer: str) -> tuple[str, str]:
-    """Translate "blocks.3.project" to the names of its convolution and of the BatchNorm behind it."""
+    """Translate "blocks.3.project" to the names of its convolution and of the BatchNorm after it."""
     if layer in ("stem", "top"):
         place = {"stem": "features.0", "top": "features.18"}[layer]
         return f"{place}.0", f"{place}.1"
     _, block, part = layer.split(".")
-    # the first block does not widen, so its parts stand one place further forward
+    # the first block does not expand, so its numbers start one earlier
     parts = ("depthwise", "project") if block == "0" else ("expand", "depthwise", "project")
     place = f"features.{int(block) + 1}.conv"
     number = parts.index(part)
@@ -157,21 +157,21 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         )
     if path.suffix not in (".npz", ".safetensors"):
         raise SettingError(
-            f"{path}: its name must end in .npz or .safetensors; give MobileNetV2's weights so"
+            f"{path}: its name must end in .npz or .safetensors; give MobileNetV2's weights in such a file"
         )
     return _read_npz(path) if path.suffix == ".npz" else _read_safetensors(path)
 
 
 def _read_npz(path: Path) -> dict[str, np.ndarray]:
     try:
-        # opened here, because numpy leaves a file open that it cannot read
+        # opened here, because numpy does not close a file that it cannot read
         with path.open("rb") as stream:
             archive = np.load(stream, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise FileFormatError(
                     f"{path}: holds one array, not an archive of them; save it with numpy.savez"
                 )
-            return {name: _one(path, name, archive.__getitem__) for name in archive.files}
+            return {name: _read_array(path, name, archive.__getitem__) for name in archive.files}
     except _DAMAGE as error:
         raise FileFormatError(f"{path}: not a whole .npz file ({first_line(error)}); copy it again") from None
 
@@ -179,14 +179,14 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 def _read_safetensors(path: Path) -> dict[str, np.ndarray]:
     try:
         with safe_open(path, framework="numpy") as opened:
-            return {name: _one(path, name, opened.get_tensor) for name in opened.keys()}  # noqa: SIM118
+            return {name: _read_array(path, name, opened.get_tensor) for name in opened.keys()}  # noqa: SIM118
     except _DAMAGE as error:
         raise FileFormatError(
             f"{path}: not a whole safetensors file ({first_line(error)}); copy it again"
         ) from None
 
 
-def _one(path: Path, name: str, read: Callable[[str], np.ndarray]) -> np.ndarray:
+def _read_array(path: Path, name: str, read: Callable[[str], np.ndarray]) -> np.ndarray:
     try:
         return np.asarray(read(name))
     except _DAMAGE as error:

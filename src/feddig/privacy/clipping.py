@@ -1,13 +1,8 @@
-"""Records on a public integer grid, held within a public bound, and how far one record can then move a sum.
+"""Clip records on a public integer grid, and sum them with integer noise.
 
-A record is rounded to the grid first and clipped after that, in integers: what rounding adds to a norm is cut
-off again, and the bound holds exactly. Step and bound come from the contract and never from data.
-
-The sound mechanism: sums of clipped integer records with integer noise.
-
-Each record goes into one sum at most, and its part in it is a function of the record alone and lies within the
-public clip. The noise is exact, and nothing but sums and facts of the contract leaves: the receiver divides. In a
-silo's memory a digest is as receivers have it, in float32; beyond 2^24 steps the last digits are lost after the noise.
+A record is rounded to the grid first and then clipped, in integers: what rounding adds to a norm is cut off again, so
+the bound holds exactly. Step and bound come from settings, never from data. Each record goes into one sum at most. In
+a silo's memory a digest is what receivers have, in float32; beyond 2^24 steps its last digits are lost after the noise.
 """
 
 import math
@@ -17,32 +12,27 @@ from fractions import Fraction
 import numpy as np
 
 from feddig.errors import DataError, SettingError, nearest
-from feddig.privacy.integer_noise import DiscreteGaussian, DiscreteLaplace, IntegerNoise
-from feddig.privacy.labels import AS_THEY_ARE
+from feddig.privacy.integer_noise import IntegerNoise
 from feddig.privacy.samplers import Source
 
 NORMS = ("l1", "l2", "box")
 LEVELS = 16
-"""The bound is a whole number of this many bits: far finer than any noise worth having."""
-LEAST_BOUND = 2 ** (LEVELS - 1)
-"""No bound has fewer steps, and no record moves a sum by less than its bound; what ledgers charge rests on it."""
+"""Bits of the bound in steps: far finer than any useful noise."""
 
 
 @dataclass(frozen=True)
 class Clip:
-    """What a record is held to: a ball of the norm around zero, or a box with sides of the bound."""
+    """The bound on a record, whose values are not negative: a ball of the norm, or a box with sides of the bound."""
 
     norm: str
     bound: int
     """In steps."""
     step: Fraction
     """The grid's step in units of a feature."""
-    signed: bool = False
-    """Whether a feature may lie below zero; if not, those that do are set to zero."""
 
     def __post_init__(self) -> None:
         if self.norm not in NORMS:
-            raise SettingError(f"privacy.clip_norm: {self.norm!r} is no norm; {nearest(self.norm, NORMS)}")
+            raise SettingError(f"privacy.clip_norm: {self.norm!r} is not known; {nearest(self.norm, NORMS)}")
         if self.bound < 1 or self.step <= 0:
             raise SettingError(
                 f"privacy.clip_bound: must be above 0, not {self.bound} steps of {float(self.step):g}"
@@ -53,32 +43,32 @@ class Clip:
         if self.norm == "l1":
             return 2 * self.bound
         if self.norm == "box":
-            return elements * self._side
+            return elements * self.bound
         # Cauchy and Schwarz; a distance on the grid is a whole number, so its floor still bounds it
         return math.isqrt(elements * self.squared_l2_sensitivity(elements))
 
     def squared_l2_sensitivity(self, elements: int) -> int:
         """Bound the squared L2 distance of two records, in steps squared."""
         if self.norm == "box":
-            return elements * self._side**2
-        # vectors without negative entries are never more than a right angle apart
-        return (4 if self.signed else 2) * self.bound**2
+            return elements * self.bound**2
+        # two vectors without negative entries are at most a right angle apart
+        return 2 * self.bound**2
 
-    @property
-    def _side(self) -> int:
-        return 2 * self.bound if self.signed else self.bound
+    def l2_sensitivity(self, elements: int) -> float:
+        """Bound the L2 distance of two records, in steps."""
+        return math.sqrt(self.squared_l2_sensitivity(elements))
 
 
-def clip_for(norm: str, bound: float, *, signed: bool = False) -> Clip:
-    """Lay the grid for a bound in units of a feature: steps are a power of two, so that scaling rounds nothing."""
+def clip_for(norm: str, bound: float) -> Clip:
+    """Return the clip for a bound in units of a feature; steps are a power of two, so that scaling rounds nothing."""
     if not (math.isfinite(bound) and bound > 0):
         raise SettingError(f"privacy.clip_bound: must be a finite number above 0, not {bound}")
     step = Fraction(2) ** (math.frexp(bound)[1] - LEVELS)
-    return Clip(norm, int(Fraction(bound) / step), step, signed)
+    return Clip(norm, int(Fraction(bound) / step), step)
 
 
 def quantise(records: np.ndarray, clip: Clip) -> np.ndarray:
-    """Round records [n, elements] to the grid (int64), those far beyond the bound to a public largest value."""
+    """Round records [n, elements] to the grid (int64); values far beyond the bound become a public largest value."""
     if not np.isfinite(records).all():
         raise DataError("features: hold values that are not finite numbers; check the encoder and its images")
     largest = _largest(records.shape[1])
@@ -93,93 +83,37 @@ def quantise(records: np.ndarray, clip: Clip) -> np.ndarray:
 
 
 def clip_records(records: np.ndarray, clip: Clip) -> np.ndarray:
-    """Hold records [n, elements] of integers to the clip; those within it stay as they are."""
+    """Clip records [n, elements] of integers; values below zero become zero, records within the clip stay."""
     if clip.norm == "box":
-        boxed: np.ndarray = np.clip(records, -clip.bound if clip.signed else 0, clip.bound)
+        boxed: np.ndarray = np.clip(records, 0, clip.bound)
         return boxed
-    clipped: np.ndarray = records.copy() if clip.signed else np.maximum(records, 0)
-    norms = np.abs(clipped).sum(1) if clip.norm == "l1" else _root_above((clipped**2).sum(1))
+    clipped: np.ndarray = np.maximum(records, 0)
+    norms = clipped.sum(1) if clip.norm == "l1" else _root_above((clipped**2).sum(1))
     beyond = np.flatnonzero(norms > clip.bound)
-    # sizes and not signed values are divided: rounding then goes towards zero and never lengthens
-    sizes = np.abs(clipped[beyond]) * clip.bound // norms[beyond, None]
-    clipped[beyond] = np.sign(clipped[beyond]) * sizes
+    # rounding down never makes a record longer
+    clipped[beyond] = clipped[beyond] * clip.bound // norms[beyond, None]
     return clipped
 
 
 def _largest(elements: int) -> int:
-    """Give the largest entry of which so many squares add up within 63 bits."""
+    """Return the largest entry whose square, times the number of elements, fits 63 bits."""
     return 1 << (62 - elements.bit_length()) // 2
 
 
 def _root_above(squares: np.ndarray) -> np.ndarray:
-    """Give the smallest integers whose squares reach these; floating point guesses, integers decide."""
+    """Return the smallest integers whose squares reach these: floating point guesses, integers decide."""
     roots: np.ndarray = np.sqrt(squares).astype(np.int64)
     roots -= roots**2 > squares
     roots += roots**2 < squares
     return roots
 
 
-ADJACENCIES = ("same-label", "replace-one")
 AT_ONCE = 2**18
-"""Elements summed at once: as many as a processor's cache holds."""
-LARGEST_SUM = 2**48
-
-
-@dataclass(frozen=True)
-class Contract:
-    """What all parties know about a release before there is any data."""
-
-    clip: Clip
-    noise: IntegerNoise
-    elements: int
-    """How many numbers a record has (ell): the noise was measured for these."""
-    samples_per_digest: int
-    adjacency: str
-    label_keep: Fraction = AS_THEY_ARE
-
-    def __post_init__(self) -> None:
-        if self.adjacency not in ADJACENCIES:
-            raise SettingError(
-                f"privacy.adjacency: {self.adjacency!r} is not known; {nearest(self.adjacency, ADJACENCIES)}"
-            )
-        if self.adjacency == "replace-one" and self.label_keep == AS_THEY_ARE:
-            raise SettingError("privacy.label_epsilon: replace-one needs noise on labels; set it")
-        if self.adjacency == "same-label" and self.label_keep != AS_THEY_ARE:
-            raise SettingError("privacy.label_epsilon: same-label takes labels as public; leave it out")
-        if not 1 <= self.samples_per_digest * self.clip.bound <= LARGEST_SUM:
-            raise SettingError(
-                f"digest.samples_per_digest: {self.samples_per_digest} records do not fit one sum"
-            )
-
-    def facts(self) -> dict[str, str | int | float]:
-        """Tell a receiver, and an auditor, what the release is; nothing of it is computed from data."""
-        return {
-            "mechanism": self.noise.name,
-            **self.noise.facts,
-            "adjacency": self.adjacency,
-            "label_keep": str(self.label_keep),
-            "clip_norm": self.clip.norm,
-            "clip_bound": float(self.clip.bound * self.clip.step),
-            "clip_steps": self.clip.bound,
-            "step": float(self.clip.step),
-            "signed": int(self.clip.signed),
-            "elements": self.elements,
-            "samples_per_digest": self.samples_per_digest,
-        }
-
-
-def laplace_noise_for(clip: Clip, elements: int, epsilon: float | Fraction) -> DiscreteLaplace:
-    """Give the discrete Laplace noise that promises each record epsilon."""
-    return DiscreteLaplace.for_epsilon(epsilon, clip.l1_sensitivity(elements))
-
-
-def gaussian_noise_for(clip: Clip, elements: int, multiplier: float | Fraction) -> DiscreteGaussian:
-    """Give the discrete Gaussian noise of so many sensitivities; an accountant says what that promises."""
-    return DiscreteGaussian.for_multiplier(multiplier, clip.squared_l2_sensitivity(elements))
+"""Elements summed at once: as many as fit in a processor's cache."""
 
 
 def sum_records(features: np.ndarray, groups: np.ndarray, clip: Clip) -> np.ndarray:
-    """Add up each group's records, rounded to the grid and clipped: [digests, elements] of int64, not yet private."""
+    """Return the sums of each group's clipped integer records: [digests, elements] of int64, not yet private."""
     records = features.reshape(len(features), -1)
     sums = np.empty((len(groups), records.shape[1]), dtype=np.int64)
     digests = max(1, AT_ONCE // max(1, groups.shape[1] * records.shape[1]))
@@ -191,33 +125,30 @@ def sum_records(features: np.ndarray, groups: np.ndarray, clip: Clip) -> np.ndar
 
 
 def release_sums(
-    features: np.ndarray, groups: np.ndarray, contract: Contract, source: Source, threads: int = 1
+    features: np.ndarray,
+    groups: np.ndarray,
+    clip: Clip,
+    noise: IntegerNoise,
+    source: Source,
+    threads: int = 1,
 ) -> np.ndarray:
-    """Give the noised sums of the groups [digests, SpD] of features [samples, ...]: what may leave the silo."""
-    if math.prod(features.shape[1:]) != contract.elements:
-        raise ValueError(
-            f"records of shape {features.shape[1:]} in a contract of {contract.elements} elements"
-        )
-    if groups.shape[1] != contract.samples_per_digest:
-        raise ValueError(
-            f"groups of {groups.shape[1]} samples in a contract of {contract.samples_per_digest}"
-        )
+    """Return the noised sums of the groups [digests, SpD] of features [samples, ...]: what may leave the silo."""
     if len(np.unique(groups)) != groups.size:
         raise ValueError("a sample is in more than one group: the promise holds for one use of each")
-    sums = sum_records(features, groups, contract.clip)
-    sums += contract.noise.draw(sums.size, source, threads).reshape(sums.shape)
+    sums = sum_records(features, groups, clip)
+    sums += noise.draw(sums.size, source, threads).reshape(sums.shape)
     return sums.reshape(len(groups), *features.shape[1:])
 
 
 def received_features(sums: np.ndarray, step: float, samples_per_digest: int) -> np.ndarray:
-    """Turn received integers into mixed features: the mean of a digest's records, in units of a feature."""
+    """Return the mean of each digest's records, in units of a feature."""
     return (sums * (step / samples_per_digest)).astype(np.float32)
 
 
 def sent_sums(features: np.ndarray, step: float, samples_per_digest: int) -> np.ndarray | None:
-    """Give the integers that a receiver makes exactly these mixed features of; None if there are none.
+    """Return the integers that a receiver turns into exactly these mixed features, or None if there are none.
 
-    int32 where they fit, which is as many bytes as the features have, else int64.
+    They are int32 where they fit, which takes as many bytes as the features do, else int64.
     """
     sums = np.empty(features.shape, dtype=np.int64)
     rows = max(1, AT_ONCE // max(1, math.prod(features.shape[1:])))
@@ -232,9 +163,3 @@ def sent_sums(features: np.ndarray, step: float, samples_per_digest: int) -> np.
             return None
     small = not sums.size or int(np.abs(sums).max()) < 2**31
     return sums.astype(np.int32) if small else sums
-
-
-def noise_deviation(contract: Contract) -> float:
-    """Give the standard deviation of the noise on a received feature: public, for training that knows it."""
-    steps = math.sqrt(contract.noise.variance_of_draws)
-    return steps * float(contract.clip.step) / contract.samples_per_digest

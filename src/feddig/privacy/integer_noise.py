@@ -1,24 +1,20 @@
-"""Exact draws from symmetric distributions over the integers, from random words and whole numbers alone.
+"""Discrete Laplace and discrete Gaussian noise over the integers, drawn exactly.
 
-The weight of x is exp(-e(|x|)), where e is a rational multiple of |x| or of its square. No floating-point number
-takes part in a draw. How a draw is made, and why its law is exactly the weights:
+Both are defined as in Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy" (2020), over all
+integers and around zero. The weight of x is exp(-e(|x|)), where e is a rational multiple of |x| or of its square. No
+floating-point number takes part in a draw. A draw is made as follows, and its distribution is exactly the weights:
 
-1. The sizes |x| are cut into cells of `width` sizes, a power of two. A cell is chosen with the weight of its
-   smallest size, by comparing a uniform U in [0, 1) with the cells' cumulative weights F. Both have endless
-   binary digits. The table holds the first digits of F, rounded down and certain; first digits of U that differ
-   from these lie on a certain side of F, and where they agree, more digits of both are made until they differ. The
-   table ends where 1 - F is less than its last digit, and beyond it first digits agree as well: no tail is cut.
-2. A place in the cell is chosen uniformly, and kept with probability exp(-rise), where rise is e there less e at the
+1. The sizes |x| are divided into cells of `width` sizes, a power of two. A cell is chosen with the weight of its
+   smallest size, by comparing a uniform U in [0, 1) with the cells' cumulative weights F. Both have infinitely many
+   binary digits. The table holds the first digits of F, rounded down and certain. Where the first digits of U differ
+   from them, U lies on a certain side of F; where they agree, more digits of both are computed until they differ. The
+   table ends where 1 - F is less than its last digit; beyond it first digits agree as well, so no tail is cut off.
+2. A place in the cell is chosen uniformly, and kept with probability exp(-rise), where rise is e there minus e at the
    cell's smallest size. So each size is proposed and kept in proportion to its weight.
-3. A sign is tossed; minus zero is rejected, or zero would count twice.
+3. A sign is drawn; minus zero is rejected, because zero would count twice otherwise.
 
-Rejected proposals are replaced by later ones, so what is kept is a sequence of independent draws. Cells are there
-to keep the table short, and its search fast, at any scale.
-
-The discrete Laplace and the discrete Gaussian distribution over the integers, with exact draws.
-
-Both are defined as in Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy" (2020), over
-all integers and around zero. Scale and variance are rational, and rounded up where they are derived from a promise.
+Rejected proposals are replaced by later ones, so what is kept is a sequence of independent draws. Cells keep the table
+short, and its search fast, at any scale.
 """
 
 import math
@@ -27,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -42,16 +38,14 @@ from feddig.privacy.samplers import (
 )
 
 AT_ONCE = 2**16
-"""Numbers drawn at once: as many as a processor's cache holds."""
+"""Numbers drawn at once: as many as fit in a processor's cache."""
 FINENESS = 64
-"""Least number of cells in one scale: more make the table longer, fewer reject more."""
+"""Smallest number of cells in one scale: more make the table longer, fewer reject more."""
 
 
 @dataclass(frozen=True)
 class IntegerNoise(ABC):
-    """A symmetric distribution over the integers, and how it is drawn from."""
-
-    name: ClassVar[str]
+    """A symmetric distribution over the integers, with exact draws."""
 
     @property
     @abstractmethod
@@ -60,12 +54,17 @@ class IntegerNoise(ABC):
 
     @property
     @abstractmethod
+    def size(self) -> float:
+        """Laplace's b or Gauss's sigma."""
+
+    @property
+    @abstractmethod
     def over(self) -> int:
         """The denominator of every exponent."""
 
     @abstractmethod
     def rise(self, start: Any, offset: Any) -> Any:
-        """Give the numerator by which the exponent rises from size `start` to `start + offset`, ints or arrays."""
+        """Return the numerator by which the exponent rises from size `start` to `start + offset`, ints or arrays."""
 
     @property
     @abstractmethod
@@ -78,7 +77,7 @@ class IntegerNoise(ABC):
         """The exact parameter, as text that `Fraction` reads."""
 
     def draw(self, count: int, source: Source, threads: int = 1) -> np.ndarray:
-        """Draw independent integers (int64); threads change the time that it takes and nothing else."""
+        """Draw independent integers (int64); threads change the time and nothing else."""
         noise = np.empty(count, dtype=np.int64)
         blocks = [noise[start : start + AT_ONCE] for start in range(0, count, AT_ONCE)]
         with ThreadPoolExecutor(threads) as pool:
@@ -105,7 +104,7 @@ class IntegerNoise(ABC):
     def table(self) -> np.ndarray:
         """Floors of the cells' cumulative weights."""
         table = thresholds(*self.steps, self.bits)
-        # so 64 bits hold whatever is computed with arrays, and coins get quotients up to 1
+        # so all array computations fit 64 bits, and coins get quotients up to 1
         assert self.rise((len(table) - 1) * self.width, self.width - 1) <= self.over < 2**63
         return table
 
@@ -117,7 +116,7 @@ class IntegerNoise(ABC):
             filled += len(kept)
 
     def _propose(self, count: int, words: Words) -> np.ndarray:
-        """Make so many proposals and give those that are kept."""
+        """Make proposals and return those that are kept."""
         drawn = words(count)
         negative = (drawn & np.uint64(1)).astype(bool)
         offset = (drawn >> np.uint64(1) & np.uint64(self.width - 1)).astype(np.int64)
@@ -151,18 +150,17 @@ DIGITS = 32
 
 
 @dataclass(frozen=True)
-class DiscreteLaplace(IntegerNoise):
+class DiscreteLaplaceNoise(IntegerNoise):
     """P(x) proportional to exp(-|x| / scale): epsilon = L1 sensitivity / scale."""
 
     scale: Fraction
-    name: ClassVar[str] = "discrete-laplace"
 
     def __post_init__(self) -> None:
         _check("scale", self.scale, 2**-6, 2**40)
 
     @classmethod
-    def for_epsilon(cls, epsilon: float | Fraction, sensitivity: int) -> "DiscreteLaplace":
-        """Give the noise that promises epsilon, or a trifle less, to integers of this L1 sensitivity."""
+    def for_epsilon(cls, epsilon: float | Fraction, sensitivity: int) -> "DiscreteLaplaceNoise":
+        """Return the noise that promises epsilon, or very slightly less, to integers of this L1 sensitivity."""
         return cls(rounded_up(sensitivity / _above_zero("epsilon", epsilon)))
 
     @property
@@ -171,12 +169,17 @@ class DiscreteLaplace(IntegerNoise):
         return self.scale
 
     @property
+    def size(self) -> float:
+        """The scale."""
+        return float(self.scale)
+
+    @property
     def over(self) -> int:
         """With scale = p / q the exponent is |x| q / p."""
         return self.scale.numerator
 
     def rise(self, start: Any, offset: Any) -> Any:
-        """The exponent rises alike from everywhere."""
+        """The exponent rises by the same amount from everywhere."""
         return offset * self.scale.denominator
 
     @property
@@ -191,11 +194,10 @@ class DiscreteLaplace(IntegerNoise):
 
 
 @dataclass(frozen=True)
-class DiscreteGaussian(IntegerNoise):
-    """P(x) proportional to exp(-x^2 / (2 variance)); `variance` is sigma^2, which the draws' own nears from below."""
+class DiscreteGaussianNoise(IntegerNoise):
+    """P(x) proportional to exp(-x^2 / (2 variance)); `variance` is sigma^2, slightly more than the draws' own."""
 
     variance: Fraction
-    name: ClassVar[str] = "discrete-gaussian"
 
     def __post_init__(self) -> None:
         _check("variance", self.variance, 2**-12, 2**60)
@@ -203,14 +205,19 @@ class DiscreteGaussian(IntegerNoise):
     @classmethod
     def for_multiplier(
         cls, multiplier: float | Fraction, squared_sensitivity: int | Fraction
-    ) -> "DiscreteGaussian":
-        """Give the noise whose sigma is so many L2 sensitivities, or a trifle more."""
+    ) -> "DiscreteGaussianNoise":
+        """Return the noise whose sigma is this multiple of the L2 sensitivity, or very slightly more."""
         return cls(rounded_up(squared_sensitivity * _above_zero("multiplier", multiplier) ** 2))
 
     @property
     def spread(self) -> Fraction:
         """Sigma, rounded down."""
         return Fraction(math.isqrt(int(self.variance)))
+
+    @property
+    def size(self) -> float:
+        """Sigma."""
+        return math.sqrt(self.variance)
 
     @property
     def over(self) -> int:
@@ -237,7 +244,7 @@ class DiscreteGaussian(IntegerNoise):
 
 
 def rounded_up(value: Fraction) -> Fraction:
-    """Round up to few binary digits, or to a whole number: samplers can hold it, and no promise is weakened."""
+    """Round up to few binary digits, or to a whole number: samplers can hold that, and no promise gets weaker."""
     one = 2 ** max(0, DIGITS - int(value).bit_length())
     return Fraction(math.ceil(value * one), one)
 
@@ -249,7 +256,7 @@ def _above_zero(name: str, value: float | Fraction) -> Fraction:
 
 
 def _check(name: str, value: Fraction, least: float, most: int) -> None:
-    """Refuse what the samplers' 64-bit arithmetic cannot hold."""
+    """Refuse a parameter that the samplers' 64-bit arithmetic cannot hold."""
     if not isinstance(value, Fraction):
         raise TypeError(f"the noise's {name} must be a Fraction, not {value!r}")
     if not least <= value <= most:

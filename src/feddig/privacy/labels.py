@@ -1,7 +1,7 @@
-"""Labels under replace-one adjacency: randomised response before they are mixed, an estimate after.
+"""Randomised response on labels (Warner, 1965), and estimates of soft labels from the result.
 
-Randomised response (Warner, 1965; for K classes) keeps a label with probability e^epsilon / (e^epsilon + K - 1) and
-else gives one of the others, all alike.
+A label is kept with probability e^epsilon / (e^epsilon + K - 1), K classes, and else becomes one of the others, each
+with the same probability. This hides labels under replace-one adjacency.
 """
 
 from fractions import Fraction
@@ -14,12 +14,12 @@ from feddig.privacy.samplers import Source, exp_bounds, uniform_below
 AS_THEY_ARE = Fraction(1)
 """The keep probability under same-label adjacency: labels are public there and cost nothing."""
 PARTS = 2**32
-"""The keep probability is a whole number of such parts."""
+"""The keep probability is a multiple of one over this."""
 PRECISION = 128
 
 
 def keep_fraction(epsilon: float | Fraction, classes: int) -> Fraction:
-    """Give the probability, rounded down to parts, with which a label is kept at this epsilon."""
+    """Return the probability, rounded down, with which a label is kept at this epsilon."""
     if classes < 2:
         raise SettingError(f"privacy.label_epsilon: needs two classes or more to choose from, not {classes}")
     if not 0 < epsilon < float("inf"):
@@ -28,14 +28,14 @@ def keep_fraction(epsilon: float | Fraction, classes: int) -> Fraction:
         )
     one, upper = 1 << PRECISION, exp_bounds(Fraction(epsilon), PRECISION)[1]
     keep = Fraction(PARTS * one // (one + (classes - 1) * upper), PARTS)
-    # below 1 / classes another label would be likelier than the true one, which tells about it again
+    # below 1 / classes any other label would be likelier than the true one, which reveals it again
     if keep * classes < 1:
         raise SettingError(f"privacy.label_epsilon: {float(epsilon):g} is too small to tell from 0; raise it")
     return keep
 
 
 def randomise_labels(labels: np.ndarray, classes: int, keep: Fraction, source: Source) -> np.ndarray:
-    """Keep each label with the probability, else give one of the others; every record draws anew."""
+    """Keep each label with the probability, else replace it by one of the others; each record draws for itself."""
     if keep == AS_THEY_ARE:
         return labels
     (words,) = source.streams(1)
@@ -53,7 +53,7 @@ def count_labels(labels: np.ndarray, groups: np.ndarray, classes: int) -> np.nda
 
 
 def soft_labels(counts: np.ndarray, keep: Fraction) -> np.ndarray:
-    """Turn counts of randomised labels into shares: an estimate without bias, projected to the simplex."""
+    """Return shares of the true labels from counts of randomised ones: unbiased, then projected to the simplex."""
     shares: np.ndarray = counts / counts.sum(1, keepdims=True)
     if keep == AS_THEY_ARE:
         return shares.astype(np.float32)
@@ -64,9 +64,9 @@ def soft_labels(counts: np.ndarray, keep: Fraction) -> np.ndarray:
 
 
 def likely_labels(counts: np.ndarray, keep: Fraction) -> np.ndarray:
-    """Turn counts of randomised labels, which groups were formed by, into expected shares of the true ones.
+    """Return expected shares of the true labels where groups were formed by randomised label.
 
-    By Bayes, with the class shares of all the groups together, estimated from their randomised labels, as the prior.
+    By Bayes; the prior is the class shares of all groups together, estimated from their randomised labels.
     """
     if keep == AS_THEY_ARE:
         return soft_labels(counts, keep)
@@ -81,7 +81,7 @@ def likely_labels(counts: np.ndarray, keep: Fraction) -> np.ndarray:
 
 
 def project_to_simplex(rows: np.ndarray) -> np.ndarray:
-    """Give the nearest rows whose entries are not negative and sum to 1: one height is cut off from all of a row."""
+    """Return the nearest rows of non-negative entries that sum to 1: one height is subtracted from all of a row."""
     falling = -np.sort(-rows, axis=1)
     heights = (np.cumsum(falling, axis=1) - 1) / np.arange(1, rows.shape[1] + 1)
     last = (falling > heights).sum(1, keepdims=True) - 1

@@ -1,16 +1,16 @@
-"""A silo's ledger: what was released, when, to whom, at what cost to a record; and the refusal of what costs too much.
+"""A silo's ledger: what was released, when, to whom, at what cost to a record; a release over budget is refused.
 
-A ledger belongs to one body of data, whose records all its releases are about. It is a file of JSON lines, a release
-each, to which lines are only ever appended. Each line holds the hash of the line before, so a changed, added, moved or
-removed line is noticed; a second file beside it, `FILE.head`, holds the number of entries and the last one's hash, so
-that lines missing at the end are noticed too.
+A ledger belongs to one set of records, which all its releases are about. It is a file of JSON lines, one per release,
+to which lines are only appended. Each line holds the hash of the line before, so a changed, added, moved or removed
+line is noticed. A second file, `FILE.head`, holds the number of entries and the last one's hash, so that lines missing
+at the end are noticed too.
 
 A release is announced in the head, appended, then confirmed in the head, each flushed to the disk; only then may the
-digest leave. Whenever the process is killed, the ledger has every digest that left, and at most one that did not.
+digest leave. If the process is killed at any time, the ledger has every digest that left, and at most one that did not.
 
-This protects against accidents, and against somebody who changes one file and not the other. It does not protect
-against the owner of the disk: nothing here is secret, so both files can be written anew, put back to an older state
-or deleted together. Whoever must notice that keeps the last hash elsewhere.
+This protects against accidents, and against a change of one file without the other. It does not protect against the
+owner of the disk: nothing here is secret, so both files can be rewritten, restored to an older state or deleted
+together. To notice that, keep the last hash elsewhere.
 """
 
 import logging
@@ -22,19 +22,8 @@ from pathlib import Path
 
 from feddig.errors import FedDigError, FileFormatError
 from feddig.files import write_atomically
-from feddig.privacy.accounting import Composed, Promise
-from feddig.privacy.ledger_file import (
-    GENESIS,
-    RELEASE,
-    RESEND,
-    Budget,
-    Entry,
-    Head,
-    charge,
-    check_budget,
-    read_entry,
-    read_head,
-)
+from feddig.privacy.accounting import Budget, Composed, Promise, charge, check_budget
+from feddig.privacy.ledger_file import GENESIS, RELEASE, RESEND, Entry, Head, read_entry, read_head
 
 try:
     import fcntl
@@ -44,11 +33,11 @@ except ImportError:
 log = logging.getLogger("feddig")
 
 NO_LIMIT = Budget()
-RESTORE = "go on only with both files restored from a backup, or take what was spent for unknown"
+RESTORE = "restore both files from a backup, or treat what was spent as unknown"
 
 
 class Ledger:
-    """The ledger in a file, which need not exist before the first release."""
+    """The ledger in a file, which the first release creates."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
@@ -57,7 +46,7 @@ class Ledger:
     def entries(self) -> list[Entry]:
         """Read all entries; refuse a ledger in which anything was changed, added, moved or removed.
 
-        Only a last line that was cut off in mid-write is left out, with a word in the log: its digest never left.
+        Only a last line that was cut off while it was written is left out, with a warning: its digest never left.
         """
         if self._is_new():
             return []
@@ -66,13 +55,13 @@ class Ledger:
             return self._verified(stream.readall())[0]
 
     def spent(self, budget: Budget = NO_LIMIT) -> Composed:
-        """Say what all releases so far cost a record together."""
+        """Return what all releases so far cost a record together."""
         return charge(_charged(self.entries()), budget)
 
     def release(self, digest_hash: str, promise: Promise, recipient: str, budget: Budget = NO_LIMIT) -> Entry:
         """Note a release before it happens, or refuse it if it would cost a record more than the budget.
 
-        A digest that was released before, to whomever, costs nothing again. When this returns, the digest may leave.
+        A digest that was released before costs nothing again. When this returns, the digest may leave.
         """
 
         def charged(entries: Sequence[Entry]) -> Entry:
@@ -84,13 +73,13 @@ class Ledger:
         return self._note(recipient, charged)
 
     def resend(self, digest_hash: str, recipient: str) -> Entry:
-        """Note that the same bytes go out again, to whomever; refuse a digest that was never released."""
+        """Note that the same bytes are sent again; refuse a digest that was never released."""
         if self._is_new():
             raise FedDigError(f"{self.path}: no such ledger; `feddig digest make --ledger` begins one")
         return self._note(recipient, lambda entries: self._again(entries, digest_hash, recipient))
 
     def _again(self, entries: Sequence[Entry], digest_hash: str, recipient: str) -> Entry:
-        """Make the entry of a digest that was released before: it adds nothing to what was spent."""
+        """Return the entry of a digest that was released before: it adds nothing to what was spent."""
         earlier = _earlier(entries, digest_hash)
         if earlier is None:
             raise FedDigError(
@@ -109,12 +98,12 @@ class Ledger:
         )
 
     def _note(self, recipient: str, next_entry: Callable[[Sequence[Entry]], Entry]) -> Entry:
-        """Append the entry that follows from those that are there; nobody else writes meanwhile."""
+        """Append the entry that follows from the existing ones; the file is locked meanwhile."""
         if not recipient or not recipient.isprintable():
             raise FedDigError(
                 f"{self.path}: the recipient {recipient!r} is not a name; give one in a few words"
             )
-        # opening for appending makes the file, and a ledger that went missing is to stay missing
+        # opening for appending creates the file, and a ledger that went missing must stay missing
         self._is_new()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -126,7 +115,7 @@ class Ledger:
                 self._append(stream, end, entry)
         except OSError as error:
             raise FedDigError(
-                f"{self.path}: cannot be written ({error.strerror}), so nothing was released; put that right first"
+                f"{self.path}: cannot be written ({error.strerror}), so nothing was released; correct that first"
             ) from error
         log.info(
             "%s: %s %d of digest %s to %s",
@@ -140,9 +129,9 @@ class Ledger:
 
     def _append(self, stream: FileIO, end: int, entry: Entry) -> None:
         line = entry.line
-        # what could not be read back must not be written
+        # an entry that could not be read back must not be written
         read_entry(line[:-1])
-        # flushes the folder as well, in which the ledger may be new
+        # this flushes the folder as well, in which the ledger may be new
         write_atomically(self.head_path, Head(entry.number - 1, entry.previous, entry.hash).text)
         stream.truncate(end)
         while line:
@@ -151,8 +140,8 @@ class Ledger:
         write_atomically(self.head_path, Head(entry.number, entry.hash).text)
 
     def _is_new(self) -> bool:
-        """Tell whether there is no ledger yet; refuse one that went missing and left its head behind."""
-        # in this order, because a file that somebody begins meanwhile is there before its head
+        """Tell whether there is no ledger yet; refuse one that went missing while its head is still there."""
+        # in this order, because another process creates the file before its head
         head = self._head(is_new=True)
         if self.path.exists():
             return False
@@ -160,14 +149,14 @@ class Ledger:
         return True
 
     def _verified(self, content: bytes) -> tuple[list[Entry], int]:
-        """Check everything; give the entries, and how many bytes they take."""
+        """Check everything; return the entries, and how many bytes they take."""
         end = content.rfind(b"\n") + 1
         head = self._head(is_new=not content)
         entries = self._chain(content[:end].split(b"\n")[:-1])
         self._check_end(entries, head, is_cut=end < len(content))
         if end < len(content):
             log.warning(
-                "%s: line %d was cut off in mid-write and is left out; its digest was never released",
+                "%s: line %d was cut off while it was written and is left out; its digest was never released",
                 self.path,
                 len(entries) + 1,
             )
@@ -180,8 +169,7 @@ class Ledger:
             if is_new:
                 return Head()
             raise FileFormatError(
-                f"{self.path}: is no ledger, or {self.head_path.name}, which says how far it goes, was removed; "
-                f"{RESTORE}"
+                f"{self.path}: is no ledger, or {self.head_path.name}, which counts its entries, was removed; {RESTORE}"
             ) from None
         except ValueError as error:
             raise FileFormatError(f"{self.head_path}: is damaged ({error}); {RESTORE}") from None
@@ -207,7 +195,7 @@ class Ledger:
         return entries
 
     def _check_end(self, entries: Sequence[Entry], head: Head, *, is_cut: bool) -> None:
-        """Check that the ledger ends where its head says, or one further if that one was just being appended."""
+        """Check that the ledger ends where its head says, or one entry later if that one was being appended."""
         found = (len(entries), _last(entries))
         if found == (head.count, head.hash) and (head.coming or not is_cut):
             return
@@ -231,7 +219,7 @@ def _entry(
     epsilon: float,
     delta: float,
 ) -> Entry:
-    """Make the entry that comes next; all releases with it cost epsilon and delta."""
+    """Return the next entry; epsilon and delta are the cost of all releases with it."""
     return Entry(
         number=len(entries) + 1,
         time=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -258,6 +246,6 @@ def _charged(entries: Sequence[Entry]) -> list[Promise]:
 
 
 def _lock(stream: FileIO, *, alone: bool) -> None:
-    """Wait for others who write, and if `alone` for those who read; closing the file lets go."""
+    """Lock the file against writers, and if `alone` against readers, until it is closed."""
     if fcntl is not None:
         fcntl.flock(stream.fileno(), fcntl.LOCK_EX if alone else fcntl.LOCK_SH)

@@ -1,119 +1,22 @@
-"""What releases cost a record together, and whether a budget covers it.
-
-How a ledger is written down: an entry is a line of JSON that carries its own hash and that of the line before.
+"""How a ledger is written: an entry is a line of JSON that carries its own hash and that of the line before.
 
 The hash is SHA-256 over the line's canonical JSON (keys in order, no spaces) without the key `hash`. A line that is
-not canonical is no entry, so that the same entry cannot be spelt in two ways.
+not canonical is refused, so that one entry cannot be spelt in two ways.
 """
 
 import hashlib
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from feddig.errors import BudgetError
 from feddig.files import FORMAT_VERSION
-from feddig.privacy.accounting import Composed, Promise, compose
-
-ROUNDING = 1e-12
-"""The share by which a cost may exceed its budget: three times 0.1 is more than 0.3 to a computer."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """The most that a record may be charged; None is no limit."""
-
-    epsilon: float | None = None
-    delta: float | None = None
-
-    @property
-    def is_set(self) -> bool:
-        """Whether there is any limit."""
-        return self.epsilon is not None or self.delta is not None
-
-    def covers(self, cost: Composed) -> bool:
-        """Check a cost; an infinite one is covered only where there is no limit at all."""
-        if not self.is_set:
-            return True
-        limits = ((cost.epsilon, self.epsilon), (cost.delta, self.delta))
-        within = all(limit is None or value <= limit * (1 + ROUNDING) for value, limit in limits)
-        return within and math.isfinite(cost.epsilon)
-
-
-def charge(promises: Sequence[Promise], budget: Budget) -> Composed:
-    """Say what these releases cost a record together: what the budget covers, if they can be told so.
-
-    Gaussian noise has an epsilon for every delta. Their deltas are added up unless the budget does not cover that; then
-    the budget's own delta is taken, with the epsilon that belongs to it.
-    """
-    if len({promise.adjacency for promise in promises}) > 1:
-        # under replace-one a release that was made for same-label promises nothing, for it tells the labels
-        return Composed(math.inf, math.fsum(promise.delta for promise in promises), ())
-    added = compose(promises)
-    gaussian = all(promise.mechanism == "discrete-gaussian" for promise in promises)
-    if promises and gaussian and budget.delta and not budget.covers(added):
-        exchanged = compose(promises, delta=budget.delta)
-        return exchanged if budget.covers(exchanged) else added
-    return added
-
-
-def check_budget(place: str, spent: Sequence[Promise], coming: Promise, budget: Budget) -> Composed:
-    """Give what a record is charged after one more release; refuse that release if the budget does not cover it."""
-    after = charge([*spent, coming], budget)
-    if budget.covers(after):
-        return after
-    before = charge(spent, budget)
-    raise BudgetError(
-        f"{place}: not released, because a record would then be charged {_said(after)} in all and its budget is "
-        f"{_limits(budget)}; {_said(before)} is spent, {_left(before, budget)} is left; "
-        + _remedy(spent, coming)
-    )
-
-
-def _remedy(spent: Sequence[Promise], coming: Promise) -> str:
-    if math.isinf(coming.epsilon):
-        return (
-            f"no budget covers {coming.mechanism}, whose record epsilon is infinite: choose another "
-            "privacy.mechanism or leave privacy.budget_epsilon and privacy.budget_delta out"
-        )
-    if any(math.isinf(promise.epsilon) for promise in spent):
-        return "an earlier release promised a record nothing, and no later one can mend that"
-    if any(promise.adjacency != coming.adjacency for promise in spent):
-        return (
-            "earlier releases were made under another privacy.adjacency, and together with them this one promises a "
-            "record nothing: keep to one adjacency"
-        )
-    return (
-        "send the digest that was released before, which costs nothing (`feddig ledger resend`), lower "
-        "privacy.epsilon or privacy.delta, or raise privacy.budget_epsilon or privacy.budget_delta"
-    )
-
-
-def _said(cost: Composed) -> str:
-    return f"epsilon {_spell(cost.epsilon)} and delta {_spell(cost.delta)}"
-
-
-def _limits(budget: Budget) -> str:
-    named = (("epsilon", budget.epsilon), ("delta", budget.delta))
-    return " and ".join(f"{name} {_spell(limit)}" for name, limit in named if limit is not None)
-
-
-def _left(spent: Composed, budget: Budget) -> str:
-    named = (("epsilon", budget.epsilon, spent.epsilon), ("delta", budget.delta, spent.delta))
-    return " and ".join(
-        f"{name} {_spell(max(0.0, limit - used))}" for name, limit, used in named if limit is not None
-    )
-
-
-def _spell(value: float) -> str:
-    return "infinite" if math.isinf(value) else f"{value:.6g}"
-
+from feddig.privacy.accounting import Promise
+from feddig.privacy.mechanisms import mechanism_of
 
 GENESIS = "0" * 64
-"""Stands for the hash of an entry before the first."""
+"""The hash that the first entry names as the one before."""
 
 RELEASE, RESEND = "release", "resend"
 
@@ -123,7 +26,7 @@ class Entry:
     """One release: what, when, to whom, at what cost."""
 
     number: int
-    """1, 2, 3 and on."""
+    """Counted from 1."""
     time: str
     """UTC, ISO 8601."""
     kind: str
@@ -141,17 +44,17 @@ class Entry:
 
     @cached_property
     def hash(self) -> str:
-        """Name this entry, and through `previous` all entries before it."""
+        """The name of this entry and, through `previous`, of all entries before it."""
         return hashlib.sha256(_canonical(self._content())).hexdigest()
 
     @property
     def record(self) -> dict[str, Any]:
-        """Give all that stands on the line."""
+        """All that is on the line."""
         return {**self._content(), "hash": self.hash}
 
     @property
     def line(self) -> bytes:
-        """Write the entry down."""
+        """The entry as it is written."""
         return _canonical(self.record) + b"\n"
 
     def _content(self) -> dict[str, Any]:
@@ -173,7 +76,7 @@ class Entry:
             "sensitivity_norm": promise.norm,
             "noise_scale": _spelt(promise.noise_scale),
             "unit": promise.unit,
-            # of an entry that was made before this was noted, it is not known
+            # older entries do not have it
             **({"random": promise.random} if promise.random else {}),
             "composed_epsilon": _spelt(self.composed_epsilon),
             "composed_delta": _spelt(self.composed_delta),
@@ -183,21 +86,21 @@ class Entry:
 
 @dataclass(frozen=True)
 class Head:
-    """How far a ledger goes: how many entries it has, and the last one's hash."""
+    """The number of entries in a ledger, and the last one's hash."""
 
     count: int = 0
     hash: str = GENESIS
     coming: str | None = None
-    """The hash of the entry that is just being appended; None when none is."""
+    """The hash of the entry that is being appended, if there is one."""
 
     @property
     def text(self) -> str:
-        """Write the head down."""
+        """The head as it is written."""
         return json.dumps({"format_version": FORMAT_VERSION, **vars(self)}, indent=2) + "\n"
 
 
 def read_entry(line: bytes) -> Entry:
-    """Read a line, without its end, back; ValueError says in a few words what is wrong with it."""
+    """Read a line, without its end; a ValueError says what is wrong with it."""
     found = _table(line)
     try:
         entry = Entry(
@@ -223,11 +126,11 @@ def read_entry(line: bytes) -> Entry:
 
 
 def read_head(text: bytes) -> Head:
-    """Read a head back; ValueError says in a few words what is wrong with it."""
+    """Read a head; a ValueError says what is wrong with it."""
     found = _table(text)
     count, last, coming = found.get("count"), found.get("hash"), found.get("coming")
     if type(count) is not int or count < 0 or not isinstance(last, str) or not isinstance(coming, str | None):
-        raise ValueError("it does not say how far the ledger goes")
+        raise ValueError("it does not count the entries")
     return Head(count, last, coming)
 
 
@@ -246,18 +149,20 @@ def _table(text: bytes) -> dict[str, Any]:
 
 
 def _promise(found: dict[str, Any]) -> Promise:
+    sensitivity, scale = _number(found["sensitivity"]), _number(found["noise_scale"])
     return Promise(
         mechanism=str(found["mechanism"]),
         adjacency=str(found["adjacency"]),
         epsilon=_number(found["record_epsilon"]),
         delta=_number(found["record_delta"]),
         epsilon_if_bound_public=_number(found["record_epsilon_if_bound_public"]),
-        sensitivity=_number(found["sensitivity"]),
+        sensitivity=sensitivity,
         norm=str(found["sensitivity_norm"]),
-        noise_scale=_number(found["noise_scale"]),
+        noise_scale=scale,
         unit=str(found["unit"]),
         assumptions=(),
         label_epsilon=_number(found["label_epsilon"]),
+        rho=mechanism_of(found).rho(sensitivity, scale) if scale else None,
         random=str(found.get("random", "")),
     )
 

@@ -1,15 +1,9 @@
-"""Uniform random 64-bit words, the only randomness that exact noise is made of.
+"""What exact noise is drawn with: uniform 64-bit words, coins of probability exp(-a/b), cumulative tables.
 
-Noise that a promise rests on takes the system's entropy. A seed is for experiments: whoever knows it can
-take the noise off again.
-
-Coins that fall with probability exp(-a/b) exactly, by integers alone.
-
-The cumulative probabilities of a fast-falling distribution, as integers that are certain to the last bit.
-
-The distribution is over 0, 1, 2, ... with weights exp(-(first j + bend j (j - 1) / 2)), `first` and `bend`
-rational: bend 0 is geometric, bend = 2 first is one half of a Gaussian. Everything is computed in whole numbers
-of 2^-bits with a lower and an upper bound, so rounding is never trusted, only enclosed.
+Noise that a promise rests on takes words from the system's entropy. A seed is for experiments: anyone who knows it can
+remove the noise. A table belongs to a distribution over 0, 1, 2, ... with weights exp(-(first j + bend j (j - 1) / 2)),
+`first` and `bend` rational: bend 0 is geometric, bend = 2 first is one half of a Gaussian. Tables are computed in whole
+numbers of 2^-bits with a lower and an upper bound, so that no result depends on rounding.
 """
 
 import os
@@ -24,7 +18,7 @@ import numpy as np
 from feddig.seeds import Name, derive
 
 Words = Callable[[int], np.ndarray]
-"""Gives so many independent words, uniform over [0, 2^64)."""
+"""Return this many independent words, uniform over [0, 2^64)."""
 
 WORD = 64
 
@@ -32,28 +26,20 @@ WORD = 64
 class Source(Protocol):
     """Where words come from."""
 
-    @property
-    def name(self) -> str:
-        """Say which it is, in the words of the setting privacy.random."""
-
     def streams(self, count: int) -> list[Words]:
-        """Open so many streams, independent of each other and of all that were opened before."""
+        """Open streams that are independent of each other and of all that were opened before."""
 
 
 class SystemSource:
     """The operating system's entropy; nobody can draw the same words again."""
 
-    name = "system"
-
     def streams(self, count: int) -> list[Words]:
-        """Give the system's words once for each stream: it has no order to keep."""
+        """Return the system's words for every stream: they have no order to keep."""
         return [system_words] * count
 
 
 class SeededSource:
-    """Words that anybody who knows the seed can draw again; for experiments only."""
-
-    name = "seeded"
+    """Words that anyone who knows the seed can draw again; for experiments only."""
 
     def __init__(self, seed: int, *names: Name):
         self._root = np.random.SeedSequence(derive(seed, *names))
@@ -75,7 +61,7 @@ def seeded_words(seed: np.random.SeedSequence) -> Words:
 
 
 def uniform_below(bound: int, count: int, words: Words) -> np.ndarray:
-    """Draw integers that are uniform over [0, bound), without bias: words past the last whole multiple are redrawn."""
+    """Draw integers uniform over [0, bound), without bias: words past the last whole multiple are drawn again."""
     if not 0 < bound < 2**63:
         raise ValueError(f"integers are drawn below 1 to 2^63 - 1, not below {bound}")
     largest = np.uint64(2**WORD - 1 - 2**WORD % bound)
@@ -89,10 +75,10 @@ def uniform_below(bound: int, count: int, words: Words) -> np.ndarray:
 
 
 def bernoulli_exp(numerators: np.ndarray, denominator: int, words: Words) -> np.ndarray:
-    """Be true with probability exp(-numerator / denominator), for quotients in [0, 1].
+    """Return true with probability exp(-numerator / denominator), for quotients in [0, 1].
 
-    Go on from step k with probability quotient / k: the number of the step at which that ends is odd with the
-    probability wanted, since its tail is quotient^k / k! (von Neumann's trick, as Canonne, Kamath and Steinke use it).
+    Each step k is followed by the next with probability quotient / k. The last step's number is odd with the wanted
+    probability, because its tail is quotient^k / k! (von Neumann's method, as Canonne, Kamath and Steinke use it).
     """
     odd = np.ones(len(numerators), dtype=bool)
     going = np.arange(len(numerators))
@@ -107,18 +93,18 @@ def bernoulli_exp(numerators: np.ndarray, denominator: int, words: Words) -> np.
 
 
 def bernoulli_exp_once(numerator: int, denominator: int, words: Words) -> bool:
-    """Be true with probability exp(-numerator / denominator), for any quotient: one factor 1/e at a time."""
+    """Return true with probability exp(-numerator / denominator), for any quotient: one factor 1/e at a time."""
     whole, rest = divmod(numerator, denominator)
     factors = [(1, 1)] * whole + [(rest, denominator)]
     return all(bernoulli_exp(np.array([above]), below, words)[0] for above, below in factors)
 
 
 GUARD = 64
-"""Bits carried beyond those that are asked for."""
+"""Bits computed beyond those that are asked for."""
 
 
 def exp_bounds(exponent: Fraction, bits: int) -> tuple[int, int]:
-    """Give two integers that enclose 2^bits exp(-exponent), for an exponent that is not negative."""
+    """Return two integers that enclose 2^bits exp(-exponent), for an exponent that is not negative."""
     one = 1 << bits
     if not exponent:
         return one, one
@@ -129,7 +115,7 @@ def exp_bounds(exponent: Fraction, bits: int) -> tuple[int, int]:
         steps += 1
         term = term * small.numerator // (small.denominator * steps)
         total += -term if steps % 2 else term
-    # each term is short by less than 2, and what follows the first that vanishes is below 2
+    # each term is short by less than 2, and the rest after the first zero term is below 2
     slack = 2 * steps + 2
     lower, upper = max(total - slack, 0), min(total + slack, one)
     for _ in range(halvings):
@@ -139,14 +125,14 @@ def exp_bounds(exponent: Fraction, bits: int) -> tuple[int, int]:
 
 @lru_cache(maxsize=8)
 def cumulative_bounds(first: Fraction, bend: Fraction, bits: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Enclose 2^bits F(0), 2^bits F(1), ... from below and from above, until 1 - F is far below 2^-bits."""
+    """Return lower and upper bounds of 2^bits F(0), 2^bits F(1), ..., until 1 - F is far below 2^-bits."""
     width = bits + GUARD
     one = 1 << width
     low, high = one, one
     fall_low, fall_high = exp_bounds(first, width)
     bend_low, bend_high = exp_bounds(bend, width)
     sums_low, sums_high = [one], [one]
-    # the ratio of two neighbours never grows, so all that follows is at most a geometric series
+    # the ratio of two neighbours never grows, so the rest is at most a geometric series
     while (rest := high * fall_high // (one - fall_high) + 1) >> (GUARD // 2):
         low, high = low * fall_low >> width, -(-high * fall_high >> width)
         fall_low, fall_high = fall_low * bend_low >> width, -(-fall_high * bend_high >> width)
@@ -160,13 +146,13 @@ def cumulative_bounds(first: Fraction, bend: Fraction, bits: int) -> tuple[tuple
 
 
 def thresholds(first: Fraction, bend: Fraction, bits: int) -> np.ndarray:
-    """Give floor(2^bits F(j)) for j = 0, 1, ... up to the first that is 2^bits - 1; bits at most 64."""
+    """Return floor(2^bits F(j)) for j = 0, 1, ... up to the first that is 2^bits - 1; bits is at most 64."""
     largest, extra = 2**bits - 1, WORD
     while True:
         lows, highs = cumulative_bounds(first, bend, bits + extra)
         floors = [low >> extra for low in lows]
         count = bisect_left(floors, largest) + 1
-        # F is below 1, however near the upper bound comes
+        # F is below 1, even if its upper bound is not
         if all(
             floor == min(high >> extra, largest) for floor, high in zip(floors[:count], highs, strict=False)
         ):
@@ -175,7 +161,7 @@ def thresholds(first: Fraction, bend: Fraction, bits: int) -> np.ndarray:
 
 
 def resolve(first: Fraction, bend: Fraction, prefix: int, bits: int, words: Words) -> int:
-    """Find the j with F(j - 1) <= U < F(j) for a uniform U whose first bits are known, drawing more as needed."""
+    """Return the j with F(j - 1) <= U < F(j) for a uniform U whose first bits are known; draw more bits as needed."""
     while True:
         prefix, bits = prefix << WORD | int(words(1)[0]), bits + WORD
         lows, highs = cumulative_bounds(first, bend, bits + WORD)

@@ -20,6 +20,7 @@ from PIL import Image
 from feddig.core.absence import Absence
 from feddig.errors import FileFormatError
 from feddig.files import FORMAT_VERSION, read_tensors, write_atomically
+from feddig.privacy.mechanisms import mechanism_of
 from feddig.report.page_data import split_into_periods
 from feddig.report.read_run import Run, read_rounds
 
@@ -232,17 +233,14 @@ def read_digests(folder: Path) -> list[tuple[np.ndarray, np.ndarray]]:
     for file in sorted(folder.glob("silo-*.safetensors")):
         with suppress(FileFormatError, KeyError, ValueError, TypeError):
             tensors, head = read_tensors(file, "digest")
-            found.append((_to_means(tensors["features"], head), tensors["labels"]))
+            found.append((_received(tensors["features"], head), tensors["labels"]))
     return found
 
 
-def _to_means(features: np.ndarray, head: Mapping[str, str]) -> np.ndarray:
-    """Divide the integer sums of a discrete mechanism by the number of samples, as every receiver does."""
-    if features.dtype.kind != "i":
-        return features
+def _received(stored: np.ndarray, head: Mapping[str, str]) -> np.ndarray:
+    """Return the features of what a digest file holds, as every receiver does."""
     facts = json.loads(head["facts"])
-    means: np.ndarray = features * (float(facts["step"]) / int(facts["samples_per_digest"]))
-    return means.astype(np.float32)
+    return mechanism_of(facts).received(stored, facts)
 
 
 def _class_features(folder: Path) -> np.ndarray | None:

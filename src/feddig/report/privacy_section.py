@@ -9,6 +9,7 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from feddig.privacy.guessing import guess_digest
+from feddig.privacy.mechanisms import mechanism_of
 from feddig.report.html_parts import rating_mark
 from feddig.report.read_run import Run
 
@@ -56,11 +57,11 @@ def _digest_facts(run: Run) -> Mapping[str, Any]:
 
 
 def _paper_epsilon(facts: Mapping[str, Any]) -> str:
-    return f"{_number(facts.get('epsilon')):g}" if facts.get("mechanism") == "paper-laplace" else ""
+    return f"{_number(facts.get('epsilon')):g}" if mechanism_of(facts).epsilon_is == "paper" else ""
 
 
 def _record_epsilon(facts: Mapping[str, Any]) -> str:
-    if str(facts.get("mechanism")).startswith("discrete-"):
+    if mechanism_of(facts).epsilon_is == "record":
         return f"{_number(facts.get('epsilon')) + _number(facts.get('label_epsilon')):g}"
     return "infinite"
 

@@ -19,7 +19,6 @@ from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import describe_device
 from feddig.files import FORMAT_VERSION
 from feddig.models.flat import FlatNetwork
-from feddig.privacy.mechanism import guarantee
 from feddig.report.page import write_report
 from feddig.report.pictures import draw_run
 from feddig.runs.results_folder import ResultsFolder
@@ -65,7 +64,7 @@ def describe_run(
         "digests": {
             str(silo): {**digest.facts, "hash": digest.hash} for silo, digest in sorted(digests.items())
         },
-        "privacy": _privacy(experiment, moderator),
+        "privacy": _privacy(moderator),
         "precision": experiment.training.precision,
         "seconds_per_round": math.fsum(row["seconds"] for row in rows) / len(rows),
         "device": describe_device(network.device),
@@ -78,20 +77,11 @@ def describe_run(
     }
 
 
-def _privacy(experiment: Experiment, moderator: Moderator) -> str | None:
-    """Say in one sentence what the digests that were sent promise."""
-    if not moderator.digests:
-        return None
-    privacy, settings = experiment.privacy, experiment.digest
-    digest = next(iter(moderator.digests.values()))
-    return guarantee(
-        privacy.mechanism,
-        elements=math.prod(digest.features.shape[1:]),
-        scale_size=privacy.scale_size,
-        epsilon=privacy.epsilon,
-        heaviest=max(settings.weights, default=1 / settings.samples_per_digest),
-        facts=digest.facts,
-    )
+def _privacy(moderator: Moderator) -> str | None:
+    """Say what the digests that were sent promise, in one sentence."""
+    for digest in moderator.digests.values():
+        return digest.promise.sentence
+    return None
 
 
 def write_outcome(

@@ -1,6 +1,6 @@
-"""An encoder that learns from a public data set instead of generated images.
+"""Train an encoder on a public data set instead of generated images.
 
-Whatever an encoder learnt from goes with it to every silo, so this is for data that anybody may see.
+Every silo gets the encoder, which may reveal what it was trained on, so use it only with data that anybody may see.
 """
 
 from pathlib import Path
@@ -13,18 +13,18 @@ from feddig.data.dataset import Dataset
 from feddig.errors import SettingError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import load_data
-from feddig.models.train_encoder import Recipe
+from feddig.models.train_encoder import EncoderTraining
 from feddig.settings import DataSettings
 
 
 def load_public(name: str, path: Path | None, data_dir: Path | None) -> Dataset:
-    """Load the data set that would be an experiment's data.name, data.path and --data-dir."""
+    """Load a data set as an experiment with this data.name, data.path and --data-dir would."""
     data = DataSettings(name=name, path=str(path) if path is not None else None)
     return load_data(Experiment(data=data).located(data_dir))
 
 
-def agreed_channels(dataset: Dataset, wanted: int | None) -> int:
-    """Give the number of channels that the images have, which may not be another than the one asked for."""
+def check_channels(dataset: Dataset, wanted: int | None) -> int:
+    """Return the number of channels of the images; raise an error if another number was asked for."""
     channels = padded_shape(dataset.train)[0]
     if wanted is not None and wanted != channels:
         raise SettingError(
@@ -33,18 +33,18 @@ def agreed_channels(dataset: Dataset, wanted: int | None) -> int:
     return channels
 
 
-def recipe_from(dataset: Dataset) -> Recipe:
-    """Describe the shipped recipe with the set's training images, padded as silos see them, as its images."""
+def training_on(dataset: Dataset) -> EncoderTraining:
+    """Return the shipped encoders' training, but on the set's training images, padded as silos see them."""
     source = ImageSource(dataset.train, None, torch.device("cpu"))
 
     def draw(count: int, channels: int, generator: torch.Generator) -> Tensor:
         return source.images(torch.randint(len(source), (count,), generator=generator))
 
-    return Recipe(f"images of {dataset.name}, noisy code", draw)
+    return EncoderTraining(f"images of {dataset.name}, noisy code", draw)
 
 
 def facts_about(dataset: Dataset) -> dict[str, str]:
-    """Tell what the encoder learnt from, for its file."""
+    """Return the facts about the training data that the encoder's file records."""
     return {
         "data": dataset.name,
         "data_fingerprint": dataset.fingerprint(),

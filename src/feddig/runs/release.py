@@ -1,6 +1,5 @@
-"""Digests outside a run: a silo makes its own, and anybody shows what is in one."""
+"""Digests outside a run: make a silo's own, note its release, describe a digest file."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -8,19 +7,19 @@ import numpy as np
 import torch
 
 from feddig.core.samples import ImageSource, RawSamples, padded_shape
-from feddig.digest.digest import SOUND_FACTS, Digest, make_digest, read_digest
+from feddig.digest.digest import Digest, make_digest
+from feddig.digest.digest_file import read_digest
 from feddig.errors import SettingError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import lay_out, load_data
 from feddig.models.encoder import encoder_hash, load_encoder
-from feddig.privacy.accounting import promise
+from feddig.privacy.accounting import Budget
 from feddig.privacy.ledger import Ledger
-from feddig.privacy.ledger_file import Budget, Entry
-from feddig.privacy.mechanism import guarantee
+from feddig.privacy.ledger_file import Entry
 
 
 def digest_of_silo(experiment: Experiment, silo: int, *, all_data: bool = False, classes: int = 0) -> Digest:
-    """Make the digest of a silo's share of the experiment's data, or of all of it as the silo's own."""
+    """Make the digest of a silo's share of the experiment's data, or of all of it."""
     experiment = experiment.resolved()
     if all_data:
         dataset = load_data(experiment)
@@ -50,25 +49,20 @@ def digest_of_silo(experiment: Experiment, silo: int, *, all_data: bool = False,
 
 
 def note_release(ledger: Path, digest: Digest, experiment: Experiment, recipient: str) -> Entry:
-    """Note in a silo's ledger that this digest is about to leave, or refuse it if that is over the budget."""
+    """Note in a silo's ledger that this digest is about to leave, or refuse it if it is over the budget."""
     privacy = experiment.privacy
-    promised = promise(
-        privacy, experiment.digest, math.prod(digest.features.shape[1:]), int(digest.labels.shape[1])
-    )
     budget = Budget(privacy.budget_epsilon, privacy.budget_delta)
-    return Ledger(ledger).release(digest.hash, promised, recipient, budget)
+    return Ledger(ledger).release(digest.hash, digest.promise, recipient, budget)
 
 
 def describe_digest(path: Path) -> dict[str, Any]:
-    """Read a digest file and tell what it holds and what it promises."""
+    """Read a digest file and return what it holds and what it promises."""
     digest = read_digest(path)
-    facts = dict(digest.facts)
-    weights = facts["weights"]
-    assert isinstance(weights, list)
+    facts = digest.facts
     shape = tuple(digest.features.shape[1:])
     source = {
         "system": "the system's entropy",
-        "seeded": "a seed: whoever knows it can remove the noise; for simulation only",
+        "seeded": "a seed, for simulation only: anyone who knows it can remove the noise",
     }
     return {
         "silo": digest.silo,
@@ -85,16 +79,9 @@ def describe_digest(path: Path) -> dict[str, Any]:
             key: facts[key]
             for key in ("samples_per_digest", "mixing", "weights", "mechanism", "epsilon", "scale_size")
         },
-        **{key: facts[key] for key in SOUND_FACTS if key in facts},
+        **{key: facts[key] for key in digest.mechanism.fact_types},
         "random": source.get(str(facts["random"]), facts["random"]),
-        "promise": guarantee(
-            str(facts["mechanism"]),
-            elements=math.prod(shape),
-            scale_size=int(float(str(facts["scale_size"]))),
-            epsilon=float(str(facts["epsilon"])),
-            heaviest=max(weights),
-            facts=facts,
-        ),
+        "promise": digest.promise.sentence,
         "encoder": facts["encoder"],
         "hash": digest.hash,
     }

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from feddig.digest.digest import Digest, read_digest, write_digest
+from feddig.digest.digest import Digest
+from feddig.digest.digest_file import read_digest, write_digest
 from feddig.errors import FedDigError, FileFormatError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.toml import read_experiment, write_experiment

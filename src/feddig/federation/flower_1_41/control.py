@@ -1,35 +1,70 @@
-"""Talking to the moderator's own SuperLink: who may take part, and which run goes on."""
+"""Control the moderator's own SuperLink: configure it, register the silos' keys, start and stop runs of the app."""
 
 import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
-from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, RegisterNodeRequest, StopRunRequest
-from flwr.supercore.control import ControlHttpClient
-from flwr.supercore.interceptors.http.runtime_version import RuntimeVersionHttpInterceptor
-from flwr.supercore.primitives.asymmetric import bytes_to_public_key, public_key_to_bytes
 
+from feddig._version import __version__
 from feddig.errors import FedDigError
 from feddig.federation.certificates import fingerprint, read_public_key
 from feddig.federation.contract import Contract
+from feddig.federation.flower_1_41 import names
 from feddig.federation.folders import ModeratorFolder
-from feddig.federation.processes.processes import find_program, quoted, surroundings
+from feddig.federation.processes.processes import find_program, party_environment, quoted
+from feddig.files import write_atomically
 
 LINK = "moderator"
-"""What the SuperLink is called in Flower's configuration."""
+"""The SuperLink's name in Flower's configuration."""
 START_SECONDS = 120
 UNFINISHED = ("pending", "starting", "running")
 
+_PROJECT = """# The app of a FedDig federation, written at each start of the moderator. Its code is the installed feddig
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "feddig-federation"
+version = "{version}"
+description = "FedDig on Flower: a federation that remembers silos after they leave"
+license = {{ file = "LICENSE" }}
+dependencies = ["feddig", "{flower}"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["."]
+
+[tool.flwr.app]
+publisher = "feddig"
+fab-format-version = 1
+flwr-version-target = "1.41.0"
+
+[tool.flwr.app.components]
+serverapp = "feddig.federation.server_app:app"
+clientapp = "feddig.federation.client_app:app"
+
+[tool.flwr.app.config]
+folder = ""                     # the moderator's folder by its whole path
+"""
+_LICENCE = "FedDig is under the Apache License, Version 2.0: https://www.apache.org/licenses/LICENSE-2.0\n"
+
 
 class NoAnswerError(FedDigError):
-    """The SuperLink is gone or going, or did not do what it was asked to; another try may help."""
+    """The SuperLink did not answer, or did not do what it was asked to; another try may help."""
+
+
+def write_app(folder: Path) -> None:
+    """Write the Flower app that is run; over an older one, whose modules may have moved since."""
+    write_atomically(folder / "pyproject.toml", _PROJECT.format(version=__version__, flower=names.RELEASES))
+    write_atomically(folder / "LICENSE", _LICENCE)
 
 
 def write_flower_config(folder: ModeratorFolder, contract: Contract) -> None:
-    """Tell Flower's commands where the SuperLink is; at each start, as the folder may have been moved."""
+    """Write where Flower's commands find the SuperLink; at each start, as the folder may have been moved."""
     lines = [
         "[superlink]",
         f'default = "{LINK}"',
@@ -43,18 +78,18 @@ def write_flower_config(folder: ModeratorFolder, contract: Contract) -> None:
 
 
 def own_address(contract: Contract) -> str:
-    """Give the address of the SuperLink for programs on the moderator's machine."""
+    """Return the address of the SuperLink for programs on the moderator's machine."""
     return f"127.0.0.1:{contract.address.rpartition(':')[2]}"
 
 
 class Control:
-    """The moderator's say over its SuperLink."""
+    """A connection to the moderator's SuperLink, by which silos are registered and runs are watched and stopped."""
 
-    def __init__(self, client: ControlHttpClient) -> None:
+    def __init__(self, client: Any) -> None:
         self._client = client
 
     def register(self, folder: ModeratorFolder, contract: Contract) -> None:
-        """Let the silos of the contract in; those that were let in before stay as they are."""
+        """Register the keys of the contract's silos; those that are registered stay as they are."""
         known = set(self.nodes())
         for member in contract.members:
             key = read_public_key(folder.public_key(member.name))
@@ -64,42 +99,43 @@ class Control:
                     f"{member.name}; copy the silo's key.pub here"
                 )
             if member.fingerprint not in known:
-                request = RegisterNodeRequest(public_key=public_key_to_bytes(key), name=member.name)
-                with _said_clearly(f"cannot register {member.name}"):
+                encoded = names.KEY_TO_BYTES.get()(key)
+                request = names.REGISTER_NODE.get()(public_key=encoded, name=member.name)
+                with _clear_errors(f"cannot register {member.name}"):
                     self._client.RegisterNode(request)
 
     def nodes(self) -> dict[str, tuple[int, str]]:
-        """List the registered nodes: fingerprint to number and standing (registered, online, offline)."""
-        with _said_clearly("cannot list the silos"):
-            listed = self._client.ListNodes(ListNodesRequest()).nodes_info
+        """Return the registered nodes: fingerprint to number and state (registered, online, offline)."""
+        with _clear_errors("cannot list the silos"):
+            listed = self._client.ListNodes(names.LIST_NODES.get()()).nodes_info
         return {
-            fingerprint(bytes_to_public_key(node.public_key)): (node.node_id, node.status)
+            fingerprint(names.KEY_FROM_BYTES.get()(node.public_key)): (node.node_id, node.status)
             for node in listed
             if node.status != "unregistered"
         }
 
     def run_status(self, run: int) -> tuple[str, str]:
-        """Tell how a run stands (pending, starting, running, or finished: completed, failed, stopped) and why."""
-        with _said_clearly("cannot ask about the run"):
-            status = self._client.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
+        """Return a run's state (pending, starting, running, or finished:completed, :failed, :stopped) and why."""
+        with _clear_errors("cannot ask about the run"):
+            status = self._client.ListRuns(names.LIST_RUNS.get()(run_id=run)).run_dict[run].status
         return f"{status.status}:{status.sub_status}".rstrip(":"), status.details
 
     def stop_runs(self) -> None:
-        """Stop the runs that a killed SuperLink left: they cannot go on, and must not be taken up again."""
-        with _said_clearly("cannot stop old runs"):
-            for number, run in self._client.ListRuns(ListRunsRequest()).run_dict.items():
+        """Stop the runs that a killed SuperLink left: they cannot continue, and must not be started again."""
+        with _clear_errors("cannot stop old runs"):
+            for number, run in self._client.ListRuns(names.LIST_RUNS.get()()).run_dict.items():
                 if run.status.status in UNFINISHED:
-                    self._client.StopRun(StopRunRequest(run_id=number))
+                    self._client.StopRun(names.STOP_RUN.get()(run_id=number))
 
 
 @contextmanager
 def connect(folder: ModeratorFolder, contract: Contract) -> Iterator[Control]:
-    """Open the way to the SuperLink."""
-    client = ControlHttpClient.from_server_address(
+    """Connect to the SuperLink."""
+    client = names.CONTROL_CLIENT.get().from_server_address(
         own_address(contract),
         insecure=False,
         root_certificates=folder.ca.read_bytes(),
-        interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+        interceptors=[names.VERSION_HEADER.get()(component_name="flwr CLI")],
     )
     try:
         yield Control(client)
@@ -108,13 +144,13 @@ def connect(folder: ModeratorFolder, contract: Contract) -> Iterator[Control]:
 
 
 def start_run(folder: ModeratorFolder, app: Path | None = None) -> int:
-    """Start a run of the app, and give its number."""
+    """Start a run of the app, and return its number."""
     command = [
         find_program("flwr"), "run", str(app or folder.app), LINK,
         "--run-config", f"folder={quoted(folder.path)}",
         "--format", "json",
     ]  # fmt: skip
-    environment = surroundings(folder.path, folder.flower_home)
+    environment = party_environment(folder.path, folder.flower_home)
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=START_SECONDS, check=False
@@ -129,7 +165,8 @@ def start_run(folder: ModeratorFolder, app: Path | None = None) -> int:
 
 
 @contextmanager
-def _said_clearly(what: str) -> Iterator[None]:
+def _clear_errors(what: str) -> Iterator[None]:
+    """Turn an error of the connection into one line."""
     try:
         yield
     except httpx.HTTPStatusError as error:

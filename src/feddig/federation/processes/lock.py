@@ -1,7 +1,7 @@
-"""Being the only process at work for a party, and clearing away what an earlier one left.
+"""Let one process at a time work for a party, and end what an earlier one left over.
 
-The lock file names its holder. A holder whose own starter has ended is on its way out, as everything of ours ends with
-whoever started it; only if it was paused it cannot end, and is helped. Any other holder is left alone.
+The lock file names the process that holds the lock. A holder whose starter has ended is about to end too, as all our
+processes end with their parents; a paused one cannot, so it is ended here. Every other holder is left alone.
 """
 
 import os
@@ -14,15 +14,15 @@ from typing import IO
 from feddig.errors import FedDigError
 from feddig.federation.processes.processes import (
     POLL_SECONDS,
+    ancestors,
     end,
     identity,
     is_orphan,
-    is_stopped,
+    is_paused,
     left_over,
-    lineage,
-    lives,
     number,
     running,
+    still_runs,
 )
 
 try:
@@ -33,12 +33,12 @@ except ImportError:  # Windows
 LOCK_SECONDS = 20.0
 """How long an earlier holder may take to end by itself."""
 ORPHAN_SECONDS = 15.0
-"""How long one whose starter has ended may take, before it is killed."""
+"""How long a holder whose starter has ended may take, before it is killed."""
 
 
 @contextmanager
-def hold(party: Path) -> Iterator[None]:
-    """Be the only process at work for a party while this lasts, and end what an earlier one left behind."""
+def party_lock(party: Path) -> Iterator[None]:
+    """Hold the party's lock, and end the processes that an earlier holder left over."""
     with (party / "lock").open("a+", encoding="utf-8") as stream:
         _take(stream, party)
         stream.truncate(0)
@@ -49,43 +49,44 @@ def hold(party: Path) -> Iterator[None]:
 
 
 def _take(stream: IO[str], party: Path) -> None:
-    """Wait for the lock, and for nobody who will never give it up."""
-    until, helped = time.monotonic() + LOCK_SECONDS, False
+    """Wait for the lock; end a holder that cannot give it back, and give up on any other."""
+    until, ended_orphan = time.monotonic() + LOCK_SECONDS, False
     while fcntl is not None:
         try:
             fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
             holder = _holder(stream)
-            if not helped and _is_abandoned(holder, party):
+            if not ended_orphan and _is_abandoned(holder, party):
                 end([number(holder)], ORPHAN_SECONDS)
-                helped = True
+                ended_orphan = True
             elif time.monotonic() > until:
                 raise FedDigError(f"{party}: {_describe(holder)}") from None
             time.sleep(POLL_SECONDS)
 
 
 def _holder(stream: IO[str]) -> str:
-    """Read who holds the lock; empty while the next holder has not signed yet."""
+    """Read which process holds the lock; empty while the next holder has not written its name."""
     stream.seek(0)
     name = stream.read().strip()
-    return name if lives(name) else ""
+    return name if still_runs(name) else ""
 
 
 def _is_abandoned(holder: str, party: Path) -> bool:
-    """Tell whether this is a process of ours, for this party, whose starter has ended; by hand started ones are not."""
+    """Return whether this is a process for this party whose starter has ended; not one that was started by hand."""
     process = number(holder)
-    return process in running(party) and bool(lineage(process)) and is_orphan(process) and lives(holder)
+    ours = process in running(party) and bool(ancestors(process))
+    return ours and is_orphan(process) and still_runs(holder)
 
 
 def _describe(holder: str) -> str:
-    """Say who is in the way, and what to do about it."""
+    """Say which process holds the lock, and what to do about it."""
     process = number(holder)
     if not process:
         return "another process is at work here; end it, or wait for it"
-    if is_stopped(process):
+    if is_paused(process):
         return (
-            f"process {process} is at work here but paused; let it go on with `kill -CONT {process}`, "
+            f"process {process} is at work here but paused; let it continue with `kill -CONT {process}`, "
             f"or end it with `kill -9 {process}`"
         )
     return f"another process is at work here, process {process}; end it with `kill {process}`, or wait for it"

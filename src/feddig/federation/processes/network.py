@@ -1,7 +1,7 @@
-"""Whether a moderator answers at its address, and is the one that a silo trusts: tried before Flower is started.
+"""Check whether a moderator answers at its address, and is the one that a silo trusts, before Flower is started.
 
-Many organisations let nothing out but through a proxy, which HTTPS_PROXY names, and NO_PROXY the hosts that need none.
-Flower goes by these, so what is tried here does too; and what a party's own processes tell each other never does.
+Many organisations let connections out only through a proxy, which HTTPS_PROXY names; NO_PROXY names the hosts that are
+reached directly. Flower follows both, so this check does too. A party's own processes always reach each other directly.
 """
 
 import os
@@ -16,21 +16,21 @@ from feddig.errors import FedDigError
 
 SECONDS = 10.0
 EXPIRED, OTHER_HOST = 10, (62, 64)
-"""OpenSSL's numbers of these faults: X509_V_ERR_CERT_HAS_EXPIRED, _HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH."""
+"""OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED, _HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH."""
 THIS_MACHINE = ("127.0.0.1", "localhost")
 
 
-def keep_off_proxies() -> None:
-    """Have this process and those that it starts reach this machine without a proxy, whatever is set for others."""
-    spared = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
-    if spared.strip() == "*":
+def reach_this_machine_directly() -> None:
+    """Let this process and its children reach this machine without a proxy, whatever is set for other hosts."""
+    direct = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    if direct.strip() == "*":
         return
-    hosts = dict.fromkeys([*filter(None, map(str.strip, spared.split(","))), *THIS_MACHINE])
+    hosts = dict.fromkeys([*filter(None, map(str.strip, direct.split(","))), *THIS_MACHINE])
     os.environ["no_proxy"] = os.environ["NO_PROXY"] = ",".join(hosts)
 
 
 def reaches(address: str, ca: Path) -> bool:
-    """Tell whether somebody answers at the address; refuse one who is not the moderator."""
+    """Return whether the moderator answers at the address; refuse a server that is not the moderator."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
@@ -47,7 +47,7 @@ def reaches(address: str, ca: Path) -> bool:
         return False  # it is just starting or ending
     except ssl.SSLError as error:
         raise FedDigError(
-            f"{address}: whoever answers there does not speak TLS ({error.reason}); "
+            f"{address}: the server there does not speak TLS ({error.reason}); "
             "check federation.address, or ask the moderator"
         ) from None
     except OSError:
@@ -57,7 +57,7 @@ def reaches(address: str, ca: Path) -> bool:
 
 
 def _route(host: str, port: int, trust: ssl.SSLContext) -> HTTPSConnection:
-    """Go straight to the host, or through the proxy that is set for it."""
+    """Return a connection to the host, through the proxy that is set for it."""
     proxies = getproxies()
     proxy = proxies.get("https") or proxies.get("all")
     if not proxy or proxy_bypass(host):
@@ -83,6 +83,6 @@ def _fault(error: ssl.SSLCertVerificationError, ca: Path) -> str:
             "the moderator's certificate is for another host; check federation.address, or ask the moderator"
         )
     return (
-        f"whoever answers there is not the moderator that {ca} vouches for ({error.verify_message}); "
+        f"the server there is not the moderator that {ca} vouches for ({error.verify_message}); "
         "check that the file is this federation's"
     )

@@ -1,22 +1,25 @@
-"""A whole federation on this machine: the moderator and the silos, each a process of its own, watched by this one."""
+"""Run a whole federation on this machine: moderator and silos as processes of their own, watched and displayed."""
 
 import logging
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
 
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
 from feddig.errors import FedDigError
 from feddig.federation.contract import read_contract
 from feddig.federation.folders import FederationFolder
-from feddig.federation.processes.host import check_folder, is_finished
-from feddig.federation.processes.lock import hold
-from feddig.federation.processes.processes import end, start, started_by_us, surroundings
-from feddig.federation.processes.supervisor import check_folder as check_silo_folder
-from feddig.federation.status import Status, read_status
+from feddig.federation.processes import moderator_process, supervisor
+from feddig.federation.processes.lock import party_lock
+from feddig.federation.processes.moderator_process import is_finished
+from feddig.federation.processes.processes import end, party_environment, start, started_by_us, stop_programs
+from feddig.federation.status import Status, describe, read_status
 
 MODERATOR = "moderator"
 POLL_SECONDS, STOP_SECONDS = 0.5, 25.0
@@ -45,22 +48,24 @@ def up(
     rounds_limit: int | None = None,
     show: Show = lambda status: None,
 ) -> bool:
-    """Run a federation, or one party of it, until all rounds are done (True) or until told to stop (False)."""
-    names = chosen(whole, only)
+    """Run a federation, or one party of it, until all rounds are done (True) or until the event is set (False)."""
+    names = _chosen(whole, only)
     if is_finished(whole.moderator):
         return True
-    with hold(whole.path):
+    with party_lock(whole.path):
         parties: list[Party] = []
         try:
             for name in names:
                 parties.append(_start(whole, name))
             return _watch(whole, parties, stopping, rounds_limit, show)
         finally:
-            _stop(parties)
+            stop_programs([party.process for party in parties], STOP_SECONDS)
+            for party in parties:
+                end(started_by_us(party.folder))
 
 
-def chosen(whole: FederationFolder, only: str | None) -> list[str]:
-    """Name the parties that are to run, and check that their folders are whole."""
+def _chosen(whole: FederationFolder, only: str | None) -> list[str]:
+    """Return the names of the parties to run, and check that their folders are complete."""
     contract = read_contract(whole.contract)
     silos = [member.name for member in contract.members]
     if only is not None and only != MODERATOR:
@@ -68,9 +73,9 @@ def chosen(whole: FederationFolder, only: str | None) -> list[str]:
     names = [MODERATOR, *silos] if only is None else [only]
     for name in names:
         if name == MODERATOR:
-            check_folder(whole.moderator)
+            moderator_process.check_folder(whole.moderator)
         else:
-            check_silo_folder(whole.silo(name))
+            supervisor.check_folder(whole.silo(name))
     return names
 
 
@@ -86,7 +91,7 @@ def _start(whole: FederationFolder, name: str) -> Party:
 
 def _launch(command: str, folder: Path, log_file: Path) -> subprocess.Popen[bytes]:
     whole = [sys.executable, "-m", "feddig", "federation", command, str(folder), "--log-level", "info"]
-    return start(whole, log_file, surroundings(folder, folder / "flwr"))
+    return start(whole, log_file, party_environment(folder, folder / "flwr"))
 
 
 def _watch(
@@ -96,7 +101,7 @@ def _watch(
     rounds_limit: int | None,
     show: Show,
 ) -> bool:
-    """Watch the parties and tell how it goes, until nothing is left to do."""
+    """Watch the parties and show each new status, until nothing is left to do."""
     last: Status | None = None
     while True:
         status = read_status(whole.moderator.status)
@@ -105,7 +110,7 @@ def _watch(
             last = status
         for party in list(parties):
             if party.process.poll() is not None:
-                _attend(party, parties)
+                _handle_end(party, parties)
         if not parties or not any(party.name == MODERATOR for party in parties):
             if is_finished(whole.moderator):
                 return True
@@ -117,39 +122,74 @@ def _watch(
             return False
 
 
-def _attend(party: Party, parties: list[Party]) -> None:
-    """See to a party whose process has ended: done, given up, or killed and to be started again."""
+def _handle_end(party: Party, parties: list[Party]) -> None:
+    """Remove a party whose process is done or has given up; start it again if it was killed."""
     code = party.process.returncode
     if code == 0:
         parties.remove(party)
     elif code > 0:
         parties.remove(party)
-        reason = _last_words(party.log_file)
+        reason = _last_line(party.log_file)
         if party.name == MODERATOR or not parties:
             raise FedDigError(f"{party.name}: {reason}")
-        log.error("%s gave up, the others go on: %s", party.name, reason)
+        log.error("%s gave up, the others continue: %s", party.name, reason)
     else:
         log.warning("%s was killed (signal %d); starting it again", party.name, -code)
         party.process = _launch(party.command, party.folder, party.log_file)
 
 
-def _last_words(log_file: Path) -> str:
+def _last_line(log_file: Path) -> str:
     said = log_file.read_text(encoding="utf-8", errors="replace").splitlines()
     return next(
         (line.removeprefix("feddig: error: ") for line in reversed(said) if line.strip()), "no reason given"
     )
 
 
-def _stop(parties: list[Party]) -> None:
-    """Stop the parties together, politely first, and leave nothing of them behind."""
-    for party in parties:
-        if party.process.poll() is None:
-            party.process.terminate()
-    until = time.monotonic() + STOP_SECONDS
-    for party in parties:
-        try:
-            party.process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            party.process.kill()
-            party.process.wait()
-        end(started_by_us(party.folder))
+@contextmanager
+def choose_display(console: Console, *, quiet: bool) -> Iterator[Show]:
+    """Give a function that shows a status: as a bar in a terminal, as a line elsewhere."""
+    if quiet:
+        yield lambda status: None
+    elif console.is_terminal:
+        with _bar(console) as show:
+            yield show
+    else:
+        yield _lines(console)
+
+
+def _lines(console: Console) -> Show:
+    """Return a function that prints a line when a round is done, or a silo comes or goes."""
+    last = ""
+
+    def show(status: Status) -> None:
+        nonlocal last
+        line = f"{status.content['federation']}: {describe(status)}"
+        if line != last:
+            console.print(line, markup=False, highlight=False, soft_wrap=True)
+        last = line
+
+    return show
+
+
+@contextmanager
+def _bar(console: Console) -> Iterator[Show]:
+    columns = (
+        TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(),
+        TextColumn("{task.fields[state]}  {task.fields[accuracy]}  {task.fields[attendance]}"),
+        TimeElapsedColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console) as bar:
+        task = bar.add_task("starting", total=None, state="", accuracy="", attendance="")
+
+        def show(status: Status) -> None:
+            bar.update(
+                task,
+                description=status.content["federation"],
+                completed=status.rounds_done,
+                total=status.rounds,
+                state=status.content["state"],
+                accuracy=status.accuracy,
+                attendance=status.attendance,
+            )
+
+        yield show

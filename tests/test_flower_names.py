@@ -1,0 +1,167 @@
+"""Flower's private names: FedDig refuses to start if one is missing or has another shape."""
+
+import ast
+import os
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs the extra `flower`")
+
+from feddig.errors import FedDigError
+from feddig.federation.flower_1_41 import names
+from feddig.federation.flower_1_41.names import (
+    LOCAL_APP,
+    SERVER_APP,
+    SUPERLINK,
+    SUPERNODE,
+    TABLE,
+    Name,
+    check_flower,
+)
+from feddig.federation.folders import SiloFolder
+from feddig.federation.processes import supervisor
+
+pytestmark = pytest.mark.flower
+
+SOURCE = Path(names.__file__).parents[2]
+PUBLIC = ("flwr.app", "flwr.clientapp", "flwr.serverapp")
+EACH = pytest.mark.parametrize("name", TABLE, ids=str)
+
+
+def owner_of(name: Name) -> tuple[Any, str]:
+    """Return the module or the class that holds a name, where a class may have inherited it."""
+    owner, attribute = name._owner()
+    holders = owner.__mro__ if isinstance(owner, type) else [owner]
+    return next(holder for holder in holders if attribute in vars(holder)), attribute
+
+
+def test_this_release_of_flower_has_every_name() -> None:
+    check_flower()
+    for process in (SUPERLINK, SERVER_APP, SUPERNODE, LOCAL_APP):
+        assert any(name.process == process for name in TABLE)
+
+
+@EACH
+def test_a_name_that_is_missing_is_refused(name: Name, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, attribute = owner_of(name)
+    if attribute == "__init__":  # every class inherits one
+        monkeypatch.setattr(owner, attribute, object.__init__)
+    else:
+        monkeypatch.delattr(owner, attribute)
+    with pytest.raises(
+        FedDigError, match=rf"flwr .* cannot be used: .*{attribute}.*; install flwr>=1\.41,<1\.42"
+    ):
+        check_flower(name.process)
+
+
+@EACH
+def test_a_name_of_another_shape_is_refused(name: Name, monkeypatch: pytest.MonkeyPatch) -> None:
+    def other(something_else: Any) -> None:
+        """Take another parameter, and use nothing."""
+
+    owner, attribute = owner_of(name)
+    monkeypatch.setattr(owner, attribute, other)
+    with pytest.raises(FedDigError, match=rf"cannot be used: .*{attribute} .*; install"):
+        check_flower(name.process)
+
+
+@pytest.mark.parametrize(
+    ("ours", "said"),
+    [
+        (lambda args: None, ""),
+        (lambda args, more=1, *rest, **others: None, ""),
+        (lambda args, more: None, "needs the parameter more"),
+        (lambda given: None, r"has the parameters \(given\), not \(args\)"),
+        ("text", "cannot be called"),
+    ],
+)
+def test_further_parameters_must_be_optional(ours: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flwr.common.args.try_obtain_flwr_app_token", ours)
+    if not said:
+        check_flower(LOCAL_APP)
+        return
+    with pytest.raises(FedDigError, match=said):
+        check_flower(LOCAL_APP)
+
+
+def test_the_order_of_parameters_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "flwr.supercore.tls.validate_and_resolve_root_certificates", lambda insecure, root_cert_path: None
+    )
+    with pytest.raises(FedDigError, match=r"has the parameters \(insecure, root_cert_path\)"):
+        check_flower(LOCAL_APP)
+
+
+def test_a_function_that_no_longer_uses_what_we_replace_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run_clientapp(  # type: ignore[no-untyped-def]
+        runtime_api_address, token, insecure, certificates, parent_pid, runtime_dependency_install
+    ):
+        """Load the app that was sent in some other way."""
+
+    monkeypatch.setattr("flwr.supernode.runtime.run_clientapp.run_clientapp", run_clientapp)
+    with pytest.raises(FedDigError, match="run_clientapp does not use get_load_client_app_fn"):
+        check_flower(LOCAL_APP)
+
+
+def test_no_other_module_imports_private_names() -> None:
+    for file in SOURCE.rglob("*.py"):
+        if file == Path(names.__file__):
+            continue
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            imported = [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            imported += [one.name for one in node.names] if isinstance(node, ast.Import) else []
+            private = [one for one in imported if re.match(r"flwr\b", one) and one not in PUBLIC]
+            assert not private, f"{file}: {private}"
+
+
+# deletes a name of Flower's, as if a release did not have it, and then is one of our programs
+WITHOUT = """
+import importlib, runpy, sys
+module, attribute, program = sys.argv[1:4]
+delattr(importlib.import_module(module), attribute)
+sys.argv = [program, *sys.argv[4:]]
+runpy.run_module(program, run_name="__main__", alter_sys=True)
+"""
+PROGRAMS = {
+    "supernode": (names.SEND_REPLIES, ["--insecure", "--superlink", "{address}"]),
+    "local_app": (names.LOAD_APP, ["--insecure", "--runtime-api-address", "{address}", "--token", "t"]),
+    "superlink": (names.MIDDLEWARE, ["--insecure", "--host", "127.0.0.1", "--port", "0"]),
+}
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_process_ends_before_it_connects(program: str, tmp_path: Path) -> None:
+    name, options = PROGRAMS[program]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        given = [option.format(address=address) for option in options]
+        module = f"feddig.federation.flower_1_41.{program}"
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", WITHOUT, name.module, name.path, module, *given],
+            env={**os.environ, "FLWR_HOME": str(tmp_path), "FLWR_TELEMETRY_ENABLED": "0"},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        listener.settimeout(0)
+        with pytest.raises(BlockingIOError):  # nobody has connected
+            listener.accept()
+    assert done.returncode == 1
+    assert re.search(
+        rf"^feddig: error: flwr .* cannot be used: {name} is missing; install", done.stderr, re.M
+    )
+
+
+def test_a_silo_does_not_start_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "check_folder", lambda folder: None)
+    monkeypatch.setattr(supervisor, "start", lambda *_: pytest.fail("it was started"))
+    monkeypatch.delattr("flwr.supernode.runtime.run_clientapp.get_load_client_app_fn")
+    with pytest.raises(FedDigError, match="get_load_client_app_fn is missing; install"):
+        supervisor.supervise(SiloFolder(tmp_path), Event())
