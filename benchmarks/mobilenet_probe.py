@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from feddig import load_dataset
 from feddig.models.encoder import encoder_hash, load_encoder
-from feddig.models.mobilenet import fresh_mobilenet
+from feddig.models.mobilenet import new_mobilenet
 from feddig.models.mobilenet_import import import_mobilenet
 
 CHOOSING_SHARE = 5
@@ -56,7 +56,7 @@ def main() -> None:
     encoders: dict[str, nn.Module] = {
         "the pixels themselves": nn.Identity(),
         "shipped colour encoder": load_encoder("default", 3),
-        "MobileNetV2, fresh weights": fresh_mobilenet().eval(),
+        "MobileNetV2, fresh weights": new_mobilenet().eval(),
         **{f"MobileNetV2, imported, --enlarge {factor}": network for factor, network in imported.items()},
     }
     rows = []
