@@ -1,4 +1,4 @@
-"""Looking into results folders: what two runs of the same seed must have in common, and how to start a run."""
+"""Read results folders, compare two runs of the same seed, and start feddig in a process."""
 
 import json
 import os
@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from safetensors import safe_open
 
-TIMES = ("seconds", "seconds_silos", "seconds_recall", "seconds_joint", "seconds_preparing")
-"""The fields of a metrics row that differ between two runs of the same seed."""
 REPEATS = (
     "experiment.toml", "partition.csv", "availability.csv", "model.safetensors", "guidance.safetensors",
 )  # fmt: skip
-"""Files that are the same to the byte in two runs of the same experiment, next to digests/."""
+"""Files that have the same bytes in two runs of the same experiment, in addition to digests/."""
+TIMES = ("seconds", "seconds_silos", "seconds_recall", "seconds_joint", "seconds_preparing")
+"""The fields of a metrics row that differ between two runs of the same seed."""
 
 
 def rows(folder: Path) -> list[dict[str, Any]]:
@@ -25,12 +25,12 @@ def rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def rows_without_times(folder: Path) -> list[dict[str, Any]]:
-    """Read metrics.jsonl without its time fields."""
+    """Read metrics.jsonl without the measured times."""
     return [{key: value for key, value in row.items() if key not in TIMES} for row in rows(folder)]
 
 
 def contents(folder: Path) -> dict[str, object]:
-    """Gather all that the same seed must give again: files to the byte, metrics without their times."""
+    """Return what must be equal in runs of the same seed: bytes of files, and metrics without times."""
     files = [folder / name for name in REPEATS] + sorted((folder / "digests").glob("*.safetensors"))
     found: dict[str, object] = {
         str(path.relative_to(folder)): path.read_bytes() for path in files if path.exists()
@@ -39,7 +39,7 @@ def contents(folder: Path) -> dict[str, object]:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Note every file under a folder with its bytes and the moment it was written."""
+    """Return the bytes and the modification time of every file under a folder."""
     return {
         str(path.relative_to(folder)): (path.read_bytes(), path.stat().st_mtime_ns)
         for path in sorted(folder.rglob("*"))
@@ -54,18 +54,18 @@ def tensors(path: Path) -> dict[str, np.ndarray]:
 
 
 def header(path: Path) -> dict[str, str]:
-    """Read what a tensor file of ours says about itself."""
+    """Read the facts of a FedDig tensor file."""
     with safe_open(path, framework="numpy") as opened:
         return dict(json.loads(opened.metadata()["feddig"]))
 
 
 def start_feddig(arguments: Sequence[object], **options: Any) -> subprocess.Popen[str]:
-    """Start the command in a process of its own, with what it says in pipes."""
+    """Start the command in a process, with its output in pipes."""
     return start_python(["-m", "feddig", *arguments], **options)
 
 
 def start_python(arguments: Sequence[object], **options: Any) -> subprocess.Popen[str]:
-    """Start a Python process with what it says in pipes, and without colours from this terminal."""
+    """Start a Python process with its output in pipes and without this terminal's colours."""
     environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "FORCE_COLOR")}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment, **options}
     return subprocess.Popen([sys.executable, *map(str, arguments)], text=True, **options)

@@ -11,7 +11,7 @@ import pytest
 from feddig.data.public_sets import PUBLISHED
 
 SIZES = {"train": 10, "test": 4}
-"""Images in each part, unless a test wants more."""
+"""The default number of images in each part."""
 
 
 def write_all(folder: Path, sizes: Mapping[str, int]) -> Path:

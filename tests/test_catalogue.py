@@ -206,7 +206,7 @@ def test_pickled_cifar_is_refused_and_the_binary_one_named(
     one_line(error)
 
 
-def test_a_binary_set_beside_a_pickled_one_is_read(tmp_path: Path) -> None:
+def test_a_binary_set_next_to_a_pickled_one_is_read(tmp_path: Path) -> None:
     (tmp_path / "cifar-10-batches-py").mkdir()
     write(tmp_path / "cifar-10-batches-bin", "cifar10")
     assert len(load_dataset("cifar10", data_dir=tmp_path).train) == 10

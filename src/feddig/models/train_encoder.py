@@ -308,9 +308,9 @@ def _strokes(count: int, generator: torch.Generator, size: int) -> Tensor:
     time = torch.linspace(0, 1, STROKE_DOTS).view(1, -1, 1)
     dots = (1 - time).square() * start + 2 * time * (1 - time) * bend + time.square() * end
     down, across = _pixels(size)
-    below = (dots[:, :, 0, None, None] - down).square()
-    beside = (dots[:, :, 1, None, None] - across).square()
-    distance = (below + beside).amin(1).sqrt()
+    vertical = (dots[:, :, 0, None, None] - down).square()
+    horizontal = (dots[:, :, 1, None, None] - across).square()
+    distance = (vertical + horizontal).amin(1).sqrt()
     half_width = _uniform((count, 1, 1), 0.04, 0.16, generator)
     return torch.sigmoid(size * (half_width - distance))
 
