@@ -166,7 +166,7 @@ def provide(command: Command) -> None:
         if path.parts[:1] == ("results",):
             data = f"skew = {SKEWS[path.name]}\n" if path.name in SKEWS else ""
             write_folder(path, [50.0, 60.0], ["11", "10"], data=data, measures={"absence_mean": 60.0})
-        elif word == "audit":
+        elif (option, word) == ("report", "audit"):
             write_known_audit(path)
         elif word == "silo2.safetensors":
             text = "    feddig digest make mine.toml --silo 2 --out silo2.safetensors\n"
