@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from feddig import load_dataset
-from feddig.attacks.candidates import Candidates, encode_candidates
+from feddig.attacks.candidates import Candidates, assumed_noise
 from feddig.attacks.unmixing import Unmixing, evaluate_unmixing, unmix
 from feddig.core.samples import ImageSource
+from feddig.data.dataset import Images
 from feddig.digest.digest import Digest, make_digest, mix_groups
 from feddig.experiment.setup import describe_device
 from feddig.models.encoder import encoder_hash, load_encoder
@@ -101,10 +102,12 @@ def main() -> None:
 
 def candidates() -> tuple[Candidates, str]:
     """Draw the pool, encode it with the shipped encoder, and name that."""
-    source = ImageSource(load_dataset("fashion-mnist").train, None, torch.device("cpu"))
-    rows = torch.randperm(len(source), generator=torch_stream(SEED, "unmixing pool"))[:POOL]
-    encoder = load_encoder("default", 1)
-    return encode_candidates(encoder, source.images(rows), source.labels[rows]), encoder_hash(encoder)
+    images, encoder = load_dataset("fashion-mnist").train, load_encoder("default", 1)
+    rows = torch.randperm(len(images), generator=torch_stream(SEED, "unmixing pool"))[:POOL].numpy()
+    chosen = Images(images.pixels[rows], images.labels[rows])
+    source = ImageSource(chosen, encoder, torch.device("cpu"))
+    assert source.features is not None
+    return Candidates(source.features.flatten(1), source.labels), encoder_hash(encoder)
 
 
 def digests_of(pool: Candidates, spd: int, epsilon: float, count: int, encoder: str) -> tuple[Digest, Tensor]:
@@ -127,9 +130,10 @@ def attack(pool: Candidates, spd: int, epsilon: float, count: int, encoder: str)
     """Make digests, unmix them and count."""
     digest, members = digests_of(pool, spd, epsilon, count, encoder)
     started = time.perf_counter()
-    unmixed = unmix(digest, pool)
+    noise = assumed_noise(digest, float(pool.features.abs().max()))
+    found = unmix(digest, pool, noise)
     seconds = time.perf_counter() - started
-    return Attacked(spd, epsilon, evaluate_unmixing(unmixed, digest, pool, members), seconds)
+    return Attacked(spd, epsilon, evaluate_unmixing(found, digest, pool, members, noise), seconds)
 
 
 if __name__ == "__main__":

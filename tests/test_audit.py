@@ -32,7 +32,6 @@ from feddig.audit.attack_checks import check_membership, check_unmixing
 from feddig.audit.audit import Audit, run_audit
 from feddig.audit.findings import Effort, Figure, Finding, Limits, judge, read_limits
 from feddig.audit.inputs import load_guidance, load_images, load_inputs
-from feddig.audit.inversion_check import Painted
 from feddig.audit.promise_checks import check_accountant, check_canaries, check_numbers
 from feddig.audit.rehearsal import mix_without_noise
 from feddig.audit.subject import Subject, match_classes, prepare_subject
@@ -640,7 +639,7 @@ def test_guidance_is_painted_from_what_a_moderator_sees(
 ) -> None:
     blank = {"any": torch.zeros(SMALL.inverted, 1, 32, 32)}
     finding = Finding("inversion", "", "")
-    monkeypatch.setattr(running, "check_inversion", lambda *given: (finding, Painted(blank)))
+    monkeypatch.setattr(running, "check_inversion", lambda *given: (finding, blank))
     monkeypatch.setattr(running, "check_unmixing", lambda *given: (finding, None))
     subject = bench.subject(bench.digest(privacy, spd=4), effort=replace(SMALL, digests=20))
     given: list[torch.Tensor] = []

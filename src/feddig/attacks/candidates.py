@@ -77,7 +77,6 @@ class AgreedEncoder(nn.Module):
         return clip_as_agreed(cast(Tensor, self.encoder(images)), self._digest)
 
 
-AT_ONCE = 1024
 OWN_COVARIANCES = 8
 """Larger mixtures of several classes share the average covariance: the sum of many hardly differs from it."""
 KEPT = 2**28
@@ -109,13 +108,6 @@ class Candidates:
     def without_labels(self) -> "Candidates":
         """Give the same candidates to an attacker who knows nobody's class."""
         return Candidates(self.features, torch.zeros_like(self.labels))
-
-
-@torch.no_grad()
-def encode_candidates(encoder: nn.Module, images: Tensor, labels: Tensor) -> Candidates:
-    """Encode images [candidates, channels, height, width] in [0, 1] with the public encoder."""
-    features = torch.cat([encoder(batch).flatten(1) for batch in torch.split(images, AT_ONCE)])
-    return Candidates(features, labels)
 
 
 def mixed_classes(digest: Digest) -> list[tuple[int, ...]]:

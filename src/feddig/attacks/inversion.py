@@ -192,10 +192,6 @@ class Inversion:
     ssim: Estimate
     closer: Rate
     """Digests whose image is more like a member, by SSIM, than like any of as many strangers; chance is a half."""
-    images: Tensor
-    """What was painted, for a picture."""
-    likest: Tensor
-    """[digests], which member each image is most like."""
 
 
 def train_pseudo_inverse(
@@ -273,8 +269,6 @@ def evaluate_inversion(images: Tensor, members: Tensor, strangers: Tensor) -> In
         psnr=mean_estimate(decibels, float(psnr(images[:, None], strangers).amax(1).mean())),
         ssim=mean_estimate(likeness.amax(1), float(baseline.mean())),
         closer=Rate(closer, len(images), 0.5),
-        images=images,
-        likest=likeness.argmax(1),
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from feddig.attacks.statistics import LEVEL, Estimate, mean_estimate
+from feddig.attacks.statistics import Estimate, mean_estimate
 
 
 @dataclass(frozen=True)
@@ -23,22 +23,6 @@ class Lattice:
     """Numbers so large that their type cannot tell neighbours on the lattice apart."""
     worst: float
     """The largest distance from the lattice, in steps; 0.25 is what numbers anywhere have on average."""
-
-    @property
-    def holds(self) -> bool:
-        """Tell whether all numbers lie on the lattice."""
-        return not self.off and not self.undecided
-
-
-@dataclass(frozen=True)
-class NoiseScale:
-    """The noise that was found, as variance over the contract's: 1 if it is kept."""
-
-    variance_ratio: Estimate
-
-    def kept(self, level: float = LEVEL) -> bool:
-        """Tell whether the noise is not weaker than the contract's, as far as the interval can say."""
-        return self.variance_ratio.interval(level)[1] >= 1
 
 
 def check_lattice(released: Tensor, step: float) -> Lattice:
@@ -60,7 +44,7 @@ def check_lattice(released: Tensor, step: float) -> Lattice:
     )
 
 
-def evaluate_noise(released: Tensor, mixed: Tensor, contract_deviation: float) -> NoiseScale:
-    """Compare the noise between the mixture and what was released with the contract's standard deviation."""
+def evaluate_noise(released: Tensor, mixed: Tensor, contract_deviation: float) -> Estimate:
+    """Return the variance of the noise between mixture and release, divided by the contract's."""
     noise = (released.double() - mixed.double()) / contract_deviation
-    return NoiseScale(mean_estimate(noise.square(), 1.0))
+    return mean_estimate(noise.square(), 1.0)

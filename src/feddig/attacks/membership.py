@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from feddig.attacks.candidates import Background, Backgrounds, Candidates, Noise, assumed_noise, mixed_classes
+from feddig.attacks.candidates import Background, Backgrounds, Candidates, Noise, mixed_classes
 from feddig.attacks.statistics import Auc, Rate, area_under_curve, true_positives
 from feddig.digest.digest import Digest
 
@@ -22,7 +22,7 @@ AT_ONCE = 2000
 
 
 def highest_scores(
-    digest: Digest, records: Candidates, public: Candidates, noise: Noise | None = None
+    digest: Digest, records: Candidates, public: Candidates, noise: Noise
 ) -> dict[str, Tensor]:
     """Give, by the score's name, each record's highest score over all digests."""
     best: dict[str, Tensor] = {}
@@ -69,27 +69,14 @@ class Scores:
 class Membership:
     """How well a score tells members from non-members."""
 
-    auc: Auc
     auc_within_class: Auc
-    """The same among records of one class: what a difference in classes alone cannot explain."""
+    """Among records of one class: what a difference in classes alone cannot explain."""
     true_positives: dict[float, Rate]
     """By the share of non-members that are taken for members, which is also chance."""
 
 
-@dataclass(frozen=True)
-class Linking:
-    """How often a score names the digest that a member is in."""
-
-    linked: Rate
-    """Chance picks among the digests that the record's class does not rule out."""
-    digests: int
-
-
-def score_records(
-    digest: Digest, records: Candidates, public: Candidates, noise: Noise | None = None
-) -> Scores:
+def score_records(digest: Digest, records: Candidates, public: Candidates, noise: Noise) -> Scores:
     """Score each record against each digest; what a class looks like is learnt from public images."""
-    noise = noise or assumed_noise(digest, float(public.features.abs().max()))
     alike: dict[tuple[int, ...], list[int]] = {}
     for place, classes in enumerate(mixed_classes(digest)):
         alike.setdefault(classes, []).append(place)
@@ -115,32 +102,25 @@ def score_records(
     return Scores(ratios, normalised)
 
 
-def score_without_labels(
-    digest: Digest, records: Candidates, public: Candidates, noise: Noise | None = None
-) -> Scores:
-    """Score as one who knows neither the digests' labels nor the records'."""
-    noise = noise or assumed_noise(digest, float(public.features.abs().max()))
-    blind = replace(digest, labels=torch.ones(len(digest), 1))
-    return score_records(blind, records.without_labels(), public.without_labels(), noise)
-
-
 def evaluate_membership(
     members: Tensor, others: Tensor, member_labels: Tensor, other_labels: Tensor
 ) -> Membership:
     """Compare members' scores [records, digests] with non-members'; a record's score is its highest."""
     inside, outside = _finite(members.amax(1)), _finite(others.amax(1))
     return Membership(
-        area_under_curve(inside, outside),
         _within_class(inside, outside, member_labels, other_labels),
         {share: true_positives(inside, outside, share) for share in FALSE_POSITIVES},
     )
 
 
-def evaluate_linking(members: Tensor, homes: Tensor) -> Linking:
-    """Count members whose highest score [records, digests] is that of the digest they are in, their home."""
+def evaluate_linking(members: Tensor, homes: Tensor) -> Rate:
+    """Count members whose highest score [records, digests] is that of the digest they are in, their home.
+
+    Chance picks among the digests that the record's class does not rule out.
+    """
     possible = members.isfinite().sum(1).clamp(min=1)
     hits = int((members.argmax(1) == homes).sum())
-    return Linking(Rate(hits, len(homes), float((1 / possible).mean())), members.shape[1])
+    return Rate(hits, len(homes), float((1 / possible).mean()))
 
 
 def _energy(rows: Tensor, background: Background) -> Tensor:

@@ -18,7 +18,7 @@ from math import comb, prod
 import torch
 from torch import Tensor
 
-from feddig.attacks.candidates import Backgrounds, Candidates, Noise, assumed_noise, mixed_classes
+from feddig.attacks.candidates import Backgrounds, Candidates, Noise, mixed_classes
 from feddig.attacks.statistics import Rate
 from feddig.digest.digest import Digest
 from feddig.errors import DataError
@@ -39,21 +39,20 @@ def search_set(
     pool: Candidates,
     backgrounds: Backgrounds,
     noise: Noise,
-    beam: int,
-) -> tuple[Tensor, Tensor]:
-    """Search with the classes in several orders, until two of them agree, and give the best set and its misfit."""
+) -> Tensor:
+    """Search with the classes in several orders, until two of them agree, and return the best set."""
     # the class whose samples differ most tells most, so it goes first
     order = sorted(classes, key=backgrounds.scatter.__getitem__, reverse=True)
     finds: list[tuple[Tensor, Tensor]] = []
     for turn in _turns(order)[:ORDERS]:
-        sets = _beam_search(target, turn, pool, backgrounds, beam)
+        sets = _beam_search(target, turn, pool, backgrounds)
         best = noise.misfit(target - pool.features[sets].sum(1)).argsort()[:POLISHED]
         members, misfit = _polish(target, sets[best], pool, noise)
         agreed = any(torch.equal(members, other) for other, _ in finds)
         finds.append((members, misfit))
         if agreed:
             break
-    return min(finds, key=lambda find: float(find[1]))
+    return min(finds, key=lambda find: float(find[1]))[0]
 
 
 def _turns(order: list[int]) -> list[list[int]]:
@@ -62,9 +61,7 @@ def _turns(order: list[int]) -> list[list[int]]:
     return [list(turn) for turn in dict.fromkeys(map(tuple, [*turns, *(turn[::-1] for turn in turns)]))]
 
 
-def _beam_search(
-    target: Tensor, order: list[int], pool: Candidates, backgrounds: Backgrounds, beam: int
-) -> Tensor:
+def _beam_search(target: Tensor, order: list[int], pool: Candidates, backgrounds: Backgrounds) -> Tensor:
     """Fill in a candidate for each class in this order: [sets, SpD] rows of the pool, best first."""
     sets = torch.empty(1, 0, dtype=torch.long)
     for place, label in enumerate(order):
@@ -77,10 +74,10 @@ def _beam_search(
         misfits = (weighted * left).sum(1, keepdim=True) + own - 2 * weighted @ candidates.T
         _forbid_taken(misfits, sets, rows)
         # more than the beam, because the same set comes up in several orders
-        kept = misfits.flatten().topk(min(beam * len(order), misfits.numel()), largest=False)
+        kept = misfits.flatten().topk(min(BEAM * len(order), misfits.numel()), largest=False)
         kept_at = kept.indices[kept.values.isfinite()]
         grown = torch.cat([sets[kept_at // len(rows)], rows[kept_at % len(rows)][:, None]], dim=1)
-        sets = _distinct(grown)[:beam]
+        sets = _distinct(grown)[:BEAM]
     return sets
 
 
@@ -119,16 +116,6 @@ def _distinct(sets: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Unmixed:
-    """The set of candidates that fits each digest best."""
-
-    members: Tensor
-    """[digests, SpD] rows of the pool."""
-    residuals: Tensor
-    """[digests], how badly the noise explains what is left."""
-
-
-@dataclass(frozen=True)
 class Unmixing:
     """How much of it was right."""
 
@@ -147,40 +134,34 @@ class Unmixing:
 def unmix(
     digest: Digest,
     pool: Candidates,
-    noise: Noise | None = None,
-    *,
-    beam: int = BEAM,
+    noise: Noise,
     report: Callable[[int], None] | None = None,
-) -> Unmixed:
-    """Find the members of each digest among the candidates; `report` hears how many are done."""
-    noise = noise or assumed_noise(digest, float(pool.features.abs().max()))
+) -> Tensor:
+    """Find the members of each digest: [digests, SpD] rows of the pool; `report` hears how many are done."""
     classes = mixed_classes(digest)
     _check_enough(pool, classes)
     spd = len(classes[0])
     backgrounds = Backgrounds(pool, spd * noise.deviation)
-    found, residuals = [], []
+    found = []
     for done, (features, own) in enumerate(zip(digest.features.flatten(1), classes, strict=True), 1):
-        members, residual = search_set(features * spd, own, pool, backgrounds, noise, beam)
-        found.append(members)
-        residuals.append(residual / spd)
+        found.append(search_set(features * spd, own, pool, backgrounds, noise))
         if report is not None:
             report(done)
-    return Unmixed(torch.stack(found), torch.stack(residuals))
+    return torch.stack(found)
 
 
 def evaluate_unmixing(
-    unmixed: Unmixed, digest: Digest, pool: Candidates, members: Tensor, noise: Noise | None = None
+    found: Tensor, digest: Digest, pool: Candidates, members: Tensor, noise: Noise
 ) -> Unmixing:
     """Hold what was found against the true members [digests, SpD], given as rows of the pool."""
-    noise = noise or assumed_noise(digest, float(pool.features.abs().max()))
     # added up in the same order, so that equal sets have equal residuals
-    found, truth = (
+    found_residuals, true_residuals = (
         noise.misfit(digest.features.flatten(1) - pool.features[rows.sort(1).values].mean(1))
-        for rows in (unmixed.members, members)
+        for rows in (found, members)
     )
-    hits = (unmixed.members[:, :, None] == members[:, None, :]).any(2)
+    hits = (found[:, :, None] == members[:, None, :]).any(2)
     wrong = ~hits.all(1)
-    better = truth < found
+    better = true_residuals < found_residuals
     sizes = {label: len(rows) for label, rows in pool.rows.items()}
     classes = mixed_classes(digest)
     whole = [prod(1 / comb(sizes[label], own.count(label)) for label in set(own)) for own in classes]
@@ -190,8 +171,8 @@ def evaluate_unmixing(
         members=Rate(int(hits.sum()), hits.numel(), sum(single) / len(single)),
         gave_up=int((wrong & better).sum()),
         hidden=int((wrong & ~better).sum()),
-        found_residuals=found,
-        true_residuals=truth,
+        found_residuals=found_residuals,
+        true_residuals=true_residuals,
     )
 
 

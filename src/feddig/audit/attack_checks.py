@@ -4,8 +4,8 @@ Check 4, unmixing: can somebody with a pool of candidates name the records in a 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -73,7 +73,7 @@ def _of_known_digests(subject: Subject, limits: Limits) -> tuple[list[Figure], C
         label = f"{'some digests' if subject.of_file else 'rehearsal'}, {name}"
         found = evaluate_membership(scores[mine], others[name], inside.labels[mine], outside.labels)
         figures += _figures(label, found, limits, len(theirs))
-        linked = evaluate_linking(scores, homes).linked
+        linked = evaluate_linking(scores, homes)
         figures.append(figure_of_rate(f"linked ({label})", linked, limits, limits.linked_red))
         curves[label] = _points(scores[mine].amax(1), others[name].amax(1))
     counts = {"digests": count, "linked_records": len(rows), "members": len(mine), "strangers": len(theirs)}
@@ -140,13 +140,6 @@ UNMIXING_LIMITS = ("unmixed_digests_red", "unmixed_members_red")
 FEWEST = 10
 
 
-class Report(Protocol):
-    """Hears how far a search is."""
-
-    def __call__(self, done: int, of: int) -> None:
-        """Hear that so many digests are done."""
-
-
 @dataclass(frozen=True)
 class Pool:
     """Candidates in random order, and where to find the image behind each."""
@@ -164,14 +157,13 @@ class Pool:
 class Unmixed:
     """What was found, for pictures."""
 
-    known: Rehearsed
     pool: Pool
     found: Tensor
     """[digests, SpD] rows of the pool."""
 
 
 def check_unmixing(
-    subject: Subject, limits: Limits, report: Report | None = None
+    subject: Subject, limits: Limits, report: Callable[[int, int], None] | None = None
 ) -> tuple[Finding, Unmixed | None]:
     """Search for each digest's members in a pool that holds them."""
     spd, largest = subject.groups.shape[1], subject.effort.largest_unmixed
@@ -188,8 +180,8 @@ def check_unmixing(
     pool = gather_pool(subject, known.groups)
     total = len(known.groups)
     heard = (lambda done: report(done, total)) if report is not None else None
-    unmixed = unmix(known.digest, pool.candidates, subject.noise, report=heard)
-    result = evaluate_unmixing(unmixed, known.digest, pool.candidates, pool.members, subject.noise)
+    found = unmix(known.digest, pool.candidates, subject.noise, heard)
+    result = evaluate_unmixing(found, known.digest, pool.candidates, pool.members, subject.noise)
     guess = guess_digest(spd, math.prod(subject.file.features.shape[1:]))
     figures = [
         figure_of_rate("digests unmixed whole", result.digests, limits, limits.unmixed_digests_red),
@@ -214,7 +206,7 @@ def check_unmixing(
         "log10_p_crt_paper": guess.paper,
     }
     finding = Finding("unmixing", UNMIXING_TITLE, sentence, figures, details=details, limits=UNMIXING_LIMITS)
-    return finding, Unmixed(known, pool, unmixed.members)
+    return finding, Unmixed(pool, found)
 
 
 def some_digests(subject: Subject) -> Rehearsed:

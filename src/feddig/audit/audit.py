@@ -23,7 +23,7 @@ from feddig.audit.findings import (
     judge,
     worst,
 )
-from feddig.audit.inversion_check import Painted, check_inversion
+from feddig.audit.inversion_check import check_inversion
 from feddig.audit.promise_checks import check_accountant, check_canaries, check_labels, check_numbers
 from feddig.audit.subject import Subject
 from feddig.core.samples import ImageSource
@@ -151,10 +151,10 @@ def _fingerprint(source: ImageSource) -> str:
 
 @torch.no_grad()
 def _pictures(
-    subject: Subject, unmixed: Unmixed | None, painted: Painted, guidance: Mapping[str, nn.Module]
+    subject: Subject, unmixed: Unmixed | None, painted: dict[str, Tensor], guidance: Mapping[str, nn.Module]
 ) -> dict[str, np.ndarray]:
     """Lay members beside what each attack made of the same digest."""
-    count = min(SHOWN, *(len(images) for images in painted.images.values()))
+    count = min(SHOWN, *(len(images) for images in painted.values()))
     if unmixed is not None:
         count = min(count, len(unmixed.found))
     rows = subject.groups[:count, :SHOWN_MEMBERS]
@@ -164,7 +164,7 @@ def _pictures(
     if unmixed is not None:
         found = _beside_truth(unmixed.found[:count], unmixed.pool.members[:count])
         images["found by unmixing"] = images_of(unmixed.pool, found[:, :SHOWN_MEMBERS], subject)
-    for name, recovered in painted.images.items():
+    for name, recovered in painted.items():
         images[name] = recovered[:count, None]
     for name, producer in guidance.items():
         images[name] = producer(_as_moderated(subject, count))[:, None]

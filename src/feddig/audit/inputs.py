@@ -24,7 +24,6 @@ from feddig.models.encoder import encoder_hash, load_encoder
 from feddig.models.guidance import build_guidance
 from feddig.seeds import numpy_stream
 
-PARTS = ("train", "test", "validation", "all")
 NAMED = ("fashion-mini", *PUBLISHED)
 """Data sets that need no path."""
 _SPEC = re.compile(

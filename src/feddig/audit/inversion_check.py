@@ -1,7 +1,6 @@
 """Check 5, inversion: what images can be painted from digests, and are they liker to members than to strangers?"""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -29,17 +28,10 @@ OPTIMISED = 512
 """Imitated digests that the denoiser behind the optimiser learns from: each takes as long as a real one."""
 
 
-@dataclass(frozen=True)
-class Painted:
-    """What was painted, by the attack's name, for the first so many attacked digests."""
-
-    images: dict[str, Tensor]
-
-
 def check_inversion(
     subject: Subject, limits: Limits, report: Callable[[str], None] | None = None
-) -> tuple[Finding, Painted]:
-    """Paint by a trained pseudo-inverse and by optimisation, each also denoised, and compare."""
+) -> tuple[Finding, dict[str, Tensor]]:
+    """Paint by a trained pseudo-inverse and by optimisation, each also denoised, and compare; give the images too."""
     effort, count = subject.effort, min(subject.effort.inverted, len(subject.groups))
     features, groups = subject.digest.features[:count], subject.groups[:count]
     painted = _paint(subject, features, report or (lambda name: None))
@@ -48,7 +40,7 @@ def check_inversion(
     strangers = _strangers(subject, shown)
     figures: list[Figure] = []
     closest: tuple[str, Inversion] | None = None
-    for name, images in painted.images.items():
+    for name, images in painted.items():
         result = evaluate_inversion(images, members, strangers)
         figures += _figures(name, result, limits)
         if closest is None or result.closer.share > closest[1].closer.share:
@@ -71,7 +63,7 @@ def check_inversion(
     return Finding("inversion", TITLE, sentence, figures, details=details, limits=LIMITS), painted
 
 
-def _paint(subject: Subject, features: Tensor, report: Callable[[str], None]) -> Painted:
+def _paint(subject: Subject, features: Tensor, report: Callable[[str], None]) -> dict[str, Tensor]:
     effort, seed, shape = subject.effort, subject.seed, image_shape(subject.public)
     public = subject.public.images(torch.arange(len(subject.public)))
     codes, spd = clip_as_agreed(features_of(subject.public), subject.file), subject.groups.shape[1]
@@ -96,7 +88,7 @@ def _paint(subject: Subject, features: Tensor, report: Callable[[str], None]) ->
         )
         denoiser = train_denoiser(attack(imitated), clean, seed=seed, steps=effort.training_steps)
         images[f"{name}, denoised"] = denoise(denoiser, images[name])
-    return Painted(images)
+    return images
 
 
 def _figures(name: str, result: Inversion, limits: Limits) -> list[Figure]:

@@ -171,7 +171,7 @@ def check_numbers(subject: Subject, limits: Limits) -> Finding:
     deviation = _contract_deviation(subject)
     if deviation:
         mixed = mix_without_noise(subject.file, features_of(subject.members), subject.groups)
-        found = evaluate_noise(subject.digest.features.flatten(1), mixed, deviation).variance_ratio
+        found = evaluate_noise(subject.digest.features.flatten(1), mixed, deviation)
         whose = "file" if subject.of_file else "rehearsal"
         figures.append(_weaker(f"noise variance over the contract's ({whose})", found, limits))
     if not subject.of_file:

@@ -65,7 +65,7 @@ def groups_from_seed(digest: Digest, labels: Tensor, seed: int) -> Tensor:
     return draw_groups(labels, int(digest.labels.shape[1]), digest.facts, randomness)[0]
 
 
-def recall_groups(digest: Digest, features: Tensor, labels: Tensor, seed: int) -> Rehearsed:
+def recall_groups(digest: Digest, labels: Tensor, seed: int) -> Rehearsed:
     """Find out who is in each digest of a seeded file; a wrong seed, or other members, are an error."""
     groups = groups_from_seed(digest, labels, seed)
     fits = len(groups) == len(digest)

@@ -112,7 +112,7 @@ def prepare_subject(
             "a larger --holdout if half of that is public"
         )
     if mixing_seed is not None:
-        known = recall_groups(file, features, members.labels, mixing_seed)
+        known = recall_groups(file, members.labels, mixing_seed)
     else:
         left_out = file.facts["left_out"]
         assert isinstance(left_out, int)
