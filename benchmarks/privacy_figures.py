@@ -31,7 +31,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from feddig.attacks.inversion import paint, psnr, ssim, train_pseudo_inverse
+from feddig.attacks.inversion import apply_in_batches, psnr, ssim, train_decoder
 from feddig.audit.inputs import load_guidance
 from feddig.core.samples import ImageSource
 from feddig.data.load import load_dataset
@@ -173,14 +173,14 @@ def draw_inverse(work: Work) -> None:
             learnt["generated images"] = generate_images(len(public), 1, torch.Generator().manual_seed(0))
         rows: list[Row] = [("raw", own[:SHOWN])]
         for title, seen in learnt.items():
-            decoder = train_pseudo_inverse(encoder, seen, steps=work.options.steps)
+            decoder = train_decoder(encoder, seen, steps=work.options.steps)
             for spd in sizes:
                 for epsilon in EPSILONS:
                     # a shown image is the first of its digest
                     noised = _digest_of(
                         codes[_groups(spd)], spd, epsilon, 10_000 if name in COLOUR else 20_000
                     )
-                    painted = paint(decoder, noised)
+                    painted = apply_in_batches(decoder, noised)
                     key = f"{name}, {title}, SpD {spd}, epsilon {epsilon:g}"
                     work.told[key] = {
                         "ssim": float(ssim(painted, own[:SHOWN]).mean()),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from feddig import load_dataset
-from feddig.attacks.candidates import Candidates, assumed_noise
+from feddig.attacks.candidates import Candidates, read_noise
 from feddig.attacks.unmixing import Unmixing, evaluate_unmixing, unmix
 from feddig.core.samples import ImageSource
 from feddig.data.dataset import Images
@@ -130,7 +130,7 @@ def attack(pool: Candidates, spd: int, epsilon: float, count: int, encoder: str)
     """Make digests, unmix them and count."""
     digest, members = digests_of(pool, spd, epsilon, count, encoder)
     started = time.perf_counter()
-    noise = assumed_noise(digest, float(pool.features.abs().max()))
+    noise = read_noise(digest, float(pool.features.abs().max()))
     found = unmix(digest, pool, noise)
     seconds = time.perf_counter() - started
     return Attacked(spd, epsilon, evaluate_unmixing(found, digest, pool, members, noise), seconds)

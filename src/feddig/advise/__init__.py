@@ -1,1 +1,1 @@
-"""`feddig advise`: try privacy settings on own data and name those that meet given limits."""
+"""`feddig advise`: try privacy settings on the user's own data and recommend one that meets the given limits."""

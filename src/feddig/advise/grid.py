@@ -1,4 +1,4 @@
-"""The grid of `feddig advise`: its settings, and the experiment that each of them is."""
+"""The grid of `feddig advise`: its settings, and the experiment of each."""
 
 import itertools
 from collections.abc import Sequence
@@ -17,8 +17,8 @@ STEPS = 50
 
 
 @dataclass(frozen=True)
-class Pace:
-    """How long a model learns from each setting's digests, and with what bound and delta they are made."""
+class ShortRun:
+    """How long a model is trained on each setting's digests, and with which bound and delta these are made."""
 
     algorithm: str = "digests-only"
     rounds: int = 5
@@ -27,14 +27,14 @@ class Pace:
     delta: float | None = None
 
 
-def lay_grid(
+def list_settings(
     sizes: Sequence[int],
     mixings: Sequence[str],
     mechanisms: Sequence[str],
     epsilons: Sequence[float],
     paper_epsilons: Sequence[float],
 ) -> list[Setting]:
-    """List the settings: each mechanism at its own epsilons."""
+    """List the settings of the grid: each mechanism at its own epsilons."""
     levels: dict[str, Sequence[float | None]] = {"": [None], "paper": paper_epsilons, "record": epsilons}
     noises = [(name, level) for name in mechanisms for level in levels[MECHANISMS[name].epsilon_is]]
     return [
@@ -43,44 +43,45 @@ def lay_grid(
     ]
 
 
-def pace_experiment(experiment: Experiment, pace: Pace) -> Experiment:
-    """Give the experiment that all settings share: short, seeded, with as many joint steps for everybody."""
+def shorten_experiment(experiment: Experiment, run: ShortRun) -> Experiment:
+    """Return the experiment that all settings share: short, seeded, with equally many joint steps."""
     if experiment.digest.weights:
-        raise SettingError("digest.weights: a sweep over samples per digest weighs them alike; leave it out")
+        raise SettingError(
+            "digest.weights: a sweep over samples per digest needs equal weights; leave it out"
+        )
     privacy, moderator = experiment.privacy, experiment.moderator
-    bound = pace.clip_bound or privacy.clip_bound
+    bound = run.clip_bound or privacy.clip_bound
     if bound is None and experiment.digest.encoder == "default":
         bound = CLIP
     short = replace(
         experiment,
-        algorithm=replace(experiment.algorithm, name=pace.algorithm),
-        # what is swept is the same for all here, so that it does not tell two sweeps apart
+        algorithm=replace(experiment.algorithm, name=run.algorithm),
+        # the keys that a sweep varies have fixed values here, so that they do not distinguish two sweeps
         digest=replace(experiment.digest, samples_per_digest=1, mixing="random"),
         privacy=replace(
             privacy,
             mechanism="none",
             epsilon=1.0,
-            delta=pace.delta or privacy.delta or DELTA,
+            delta=run.delta or privacy.delta or DELTA,
             clip_bound=bound,
-            # the sweep's limit takes its place
+            # the sweep's limit replaces the budget
             budget_epsilon=None,
             budget_delta=None,
             random="seeded",
         ),
-        training=replace(experiment.training, rounds=pace.rounds),
-        moderator=replace(moderator, joint_steps=pace.joint_steps or moderator.joint_steps or STEPS),
+        training=replace(experiment.training, rounds=run.rounds),
+        moderator=replace(moderator, joint_steps=run.joint_steps or moderator.joint_steps or STEPS),
     )
     if not short.recipe.collects_digests or not short.recipe.joint:
         raise SettingError(
-            f"--algorithm: {pace.algorithm} has no joint update on digests; choose digests-only or feddig"
+            f"--algorithm: {run.algorithm} has no joint update on digests; choose digests-only or feddig"
         )
     return short
 
 
-def settle(shared: Experiment, setting: Setting) -> Experiment:
-    """Give the experiment of one setting."""
-    mechanism = MECHANISMS[setting.mechanism]
-    used = {key: getattr(shared.privacy, key) for key in mechanism.uses}
+def apply_setting(shared: Experiment, setting: Setting) -> Experiment:
+    """Return the experiment of one setting."""
+    used = {key: getattr(shared.privacy, key) for key in MECHANISMS[setting.mechanism].uses}
     if "clip_bound" in used and used["clip_bound"] is None:
         raise SettingError(
             f"--clip-bound: {setting.mechanism} needs a public bound on features of this encoder; give one, or "

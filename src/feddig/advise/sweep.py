@@ -1,9 +1,7 @@
-"""The folder of a sweep: what it is of, and a file for each finished setting, so that none is tried twice.
+"""Try every setting of a grid on the data of an experiment, and keep each result in a file.
 
-A sweep over settings of digests on an experiment's own data, each tried once and kept.
-
-Every finished setting is a file of its own in the sweep's folder, so that a cut-off sweep goes on, and so that other
-limits, or more settings, cost nothing for what was tried before.
+Results are kept in the sweep's folder, so that an interrupted sweep continues, and other limits or more settings cost
+nothing for what was tried before.
 """
 
 import json
@@ -15,10 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from feddig.advise.choose import Row, Setting, read_row
-from feddig.advise.grid import settle
-from feddig.advise.try_setting import Target, gather_target, try_setting
-from feddig.audit.findings import Effort
+from feddig.advise.choose import Setting, SettingResult, result_from_json
+from feddig.advise.grid import apply_setting
+from feddig.advise.try_setting import AttackedSilo, load_attacked_silo, try_setting
+from feddig.audit.findings import AttackBudget
 from feddig.data.dataset import Dataset
 from feddig.errors import FedDigError, FileFormatError, SettingError
 from feddig.experiment.experiment import Experiment
@@ -27,79 +25,21 @@ from feddig.experiment.toml import write_experiment
 from feddig.files import FORMAT_VERSION, check_version, content_hash, write_atomically
 from feddig.models.encoder import encoder_hash
 
-SWEEP = "sweep.json"
-
-
-def place_of(out: Path, setting: Setting) -> Path:
-    """Give the file of a setting."""
-    noise = "" if setting.epsilon is None else f"_{setting.epsilon!r}"
-    name = f"spd-{setting.samples_per_digest}_{setting.mixing}_{setting.mechanism}{noise}"
-    return out / "settings" / f"{name}.json"
-
-
-def keep(path: Path, row: Row) -> None:
-    """Write what trying a setting found."""
-    _write(path, row.as_json())
-
-
-def claim(out: Path, facts: Mapping[str, Any]) -> None:
-    """Make the folder, or see that it is of the same sweep."""
-    path = out / SWEEP
-    if not path.exists():
-        entries = sorted(out.iterdir()) if out.is_dir() else [out] if out.exists() else []
-        if entries:
-            raise FedDigError(f"{out}: holds {entries[0].name!r}, which is not ours; choose another --out")
-        _write(path, facts)
-        return
-    found = _load(path)
-    for name, wanted in facts.items():
-        if found.get(name) != wanted:
-            raise FedDigError(
-                f"{out}: was swept with {name} = {found.get(name)!r}, now {wanted!r}; choose another --out"
-            )
-
-
-def read_kept(path: Path) -> Row:
-    """Read what trying a setting found before."""
-    try:
-        row = read_row(_load(path))
-    except (KeyError, TypeError, ValueError) as error:
-        raise FileFormatError(f"{path}: lacks or garbles {error}; remove it to try it again") from None
-    if math.isnan(row.accuracy):
-        raise FileFormatError(f"{path}: its accuracy is no number; remove it to try it again")
-    return row
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FileFormatError(f"{path}: cannot be read as JSON ({error}); remove it") from None
-    if not isinstance(table, dict):
-        raise FileFormatError(f"{path}: holds no table; remove it")
-    check_version(path, table.get("format_version"))
-    return table
-
-
-def _write(path: Path, table: Mapping[str, Any]) -> None:
-    spelled = json.dumps({"format_version": FORMAT_VERSION, **table}, indent=2, allow_nan=False)
-    write_atomically(path, spelled + "\n")
-
-
 log = logging.getLogger("feddig")
 
-Heard = Callable[[int, int, Setting, Row | str, float], None]
-"""Hears of a setting that is done: its number, of how many, what came out or why nothing did, seconds left."""
+OnDone = Callable[[int, int, Setting, SettingResult | str, float], None]
+"""Receives the number of a finished setting, of how many, the setting, its result or error, and the seconds left."""
 
 
 @dataclass(frozen=True)
-class Swept:
-    """All that a sweep found."""
+class SweepResult:
+    """Everything that a sweep found."""
 
-    rows: Sequence[Row]
+    results: Sequence[SettingResult]
     failures: Mapping[str, str]
-    """Why a setting gave nothing, by its name."""
+    """The error of each setting that failed, by the setting's name."""
     facts: Mapping[str, Any]
+    """What all settings have in common."""
 
 
 def sweep(
@@ -107,51 +47,52 @@ def sweep(
     settings: Sequence[Setting],
     out: Path,
     *,
-    effort: Effort,
+    budget: AttackBudget,
     silo: int | None = None,
     device: str = "auto",
     dataset: Dataset | None = None,
-    heard: Heard = lambda number, total, setting, outcome, left: None,
-) -> Swept:
-    """Try all settings, those that are finished excepted; one that fails does not stop the others."""
-    experiments = [settle(shared, setting) for setting in settings]
+    on_done: OnDone = lambda number, total, setting, outcome, left: None,
+) -> SweepResult:
+    """Try all settings that are not finished; one that fails does not stop the others."""
+    experiments = [apply_setting(shared, setting) for setting in settings]
     given, dataset = shared, dataset or load_data(shared.resolved())
-    # what was loaded is limited already
+    # data.limit was applied when the data were loaded
     shared = replace(shared, data=replace(shared.data, limit=0))
     layout = lay_out(shared, dataset)
     sizes = [len(share.train) for share in layout.partition.shares]
     silo = max(range(len(sizes)), key=sizes.__getitem__) if silo is None else silo
     if silo not in range(len(sizes)):
         raise SettingError(f"--silo: {silo} is not one of the {len(sizes)} silos, counted from 0")
-    target = gather_target(layout, silo, effort)
+    target = load_attacked_silo(layout, silo, budget)
     facts = _facts(given, dataset, target)
-    claim(out, facts)
-    rows, failures, begun, tried = [], {}, time.perf_counter(), 0
+    _open_folder(out, facts)
+    results, failures, begun, tried = [], {}, time.perf_counter(), 0
     for number, (setting, experiment) in enumerate(zip(settings, experiments, strict=True), 1):
-        path = place_of(out, setting)
-        outcome: Row | str
+        path = _result_path(out, setting)
+        outcome: SettingResult | str
         try:
             if path.exists():
-                outcome = read_kept(path)
+                outcome = _read_result(path)
             else:
                 tried += 1
                 limited = replace(experiment, data=shared.data)
                 outcome = try_setting(limited, setting, target, dataset, device)
-                keep(path, outcome)
-            rows.append(outcome)
+                _write(path, outcome.as_json())
+            results.append(outcome)
         except FileFormatError:
             raise
         except FedDigError as error:
             log.info("%s: %s", setting, error)
             failures[str(setting)] = outcome = str(error)
         left = (time.perf_counter() - begun) / max(tried, 1) * (len(settings) - number)
-        heard(number, len(settings), setting, outcome, left)
-    return Swept(rows, failures, facts)
+        on_done(number, len(settings), setting, outcome, left)
+    return SweepResult(results, failures, facts)
 
 
-def _facts(shared: Experiment, dataset: Dataset, target: Target) -> dict[str, Any]:
-    """Gather what every setting of a sweep has in common, by names that a refusal can use."""
+def _facts(shared: Experiment, dataset: Dataset, target: AttackedSilo) -> dict[str, Any]:
+    """Return what all settings of a sweep have in common; error messages use these names."""
     plain = replace(shared.resolved(), logging=type(shared.logging)())
+    images = target.images
     return {
         "algorithm": shared.algorithm.name,
         "rounds": shared.training.rounds,
@@ -160,12 +101,65 @@ def _facts(shared: Experiment, dataset: Dataset, target: Target) -> dict[str, An
         "clip_bound": shared.privacy.clip_bound,
         "delta": shared.privacy.delta,
         "silo": target.silo,
-        "members": len(target.members),
-        "strangers": len(target.holdout),
-        "public": len(target.public),
+        "members": len(images.members),
+        "strangers": len(images.holdout),
+        "public": len(images.public),
         "test_images": len(dataset.test),
-        "effort": asdict(target.effort),
+        "effort": asdict(target.budget),
         "data set": dataset.fingerprint(),
-        "encoder": encoder_hash(target.encoder),
+        "encoder": encoder_hash(images.encoder),
         "experiment": content_hash(write_experiment(plain).encode()),
     }
+
+
+def _open_folder(out: Path, facts: Mapping[str, Any]) -> None:
+    """Create the folder, or check that it belongs to the same sweep."""
+    path = out / "sweep.json"
+    if not path.exists():
+        entries = sorted(out.iterdir()) if out.is_dir() else [out] if out.exists() else []
+        if entries:
+            raise FedDigError(
+                f"{out}: contains {entries[0].name!r}, which is not of a sweep; choose another --out"
+            )
+        _write(path, facts)
+        return
+    found = _load(path)
+    for name, value in facts.items():
+        if found.get(name) != value:
+            raise FedDigError(
+                f"{out}: was swept with {name} = {found.get(name)!r}, now {value!r}; choose another --out"
+            )
+
+
+def _result_path(out: Path, setting: Setting) -> Path:
+    noise = "" if setting.epsilon is None else f"_{setting.epsilon!r}"
+    name = f"spd-{setting.samples_per_digest}_{setting.mixing}_{setting.mechanism}{noise}"
+    return out / "settings" / f"{name}.json"
+
+
+def _read_result(path: Path) -> SettingResult:
+    try:
+        result = result_from_json(_load(path))
+    except (KeyError, TypeError, ValueError) as error:
+        raise FileFormatError(
+            f"{path}: {error} is missing or damaged; remove the file to try it again"
+        ) from None
+    if math.isnan(result.accuracy):
+        raise FileFormatError(f"{path}: its accuracy is no number; remove the file to try it again")
+    return result
+
+
+def _load(path: Path) -> dict[str, Any]:
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FileFormatError(f"{path}: cannot be read as JSON ({error}); remove it") from None
+    if not isinstance(table, dict):
+        raise FileFormatError(f"{path}: contains no table; remove it")
+    check_version(path, table.get("format_version"))
+    return table
+
+
+def _write(path: Path, table: Mapping[str, Any]) -> None:
+    text = json.dumps({"format_version": FORMAT_VERSION, **table}, indent=2, allow_nan=False)
+    write_atomically(path, text + "\n")

@@ -1,6 +1,6 @@
-"""Attacks on digests: what somebody with public models and a pool of images can learn from one.
+"""Attacks on digests: what an attacker with public models and a pool of images can learn.
 
-An attacker's function is given a digest, public networks and candidates. Who were the members is known to the
-evaluators alone, which hold what an attack found against the truth, against chance and against a baseline. An
-attack that fails proves nothing: another one may not.
+An attack sees a digest, public networks and candidate images. The `evaluate_*` functions also know the true members:
+they compare the attack's answers with the truth, with chance and with a baseline. An attack that fails proves nothing:
+another one may succeed.
 """

@@ -1,7 +1,7 @@
-"""Canaries: one planted record in each digest, a fair coin which of two, and an attacker who guesses the coins.
+"""Canaries: each digest contains one of two planted records, and the attacker guesses which one.
 
-The attacker is the one that differential privacy speaks of: all of a digest is known but the coin. Each pair is as
-far apart as records can be, so nobody could guess better from digests that were made of other records.
+A fair coin chooses the record. As in the definition of differential privacy, the attacker knows everything about the
+digest but the coin. The two records of a pair differ as much as records can.
 """
 
 from dataclasses import dataclass
@@ -10,18 +10,18 @@ import torch
 from torch import Tensor
 
 from feddig.attacks.candidates import Noise
-from feddig.attacks.statistics import LEVEL, Rate, canary_epsilon
+from feddig.attacks.statistics import LEVEL, SuccessRate, canary_epsilon
 from feddig.digest.digest import Digest
 
 
 @dataclass(frozen=True)
-class Canaries:
-    """How many coins were guessed, and the epsilon that this proves at least."""
+class CanaryResult:
+    """How many coins were guessed, and the epsilon that this proves."""
 
-    right: Rate
+    right: SuccessRate
     """Chance is what the claimed epsilon allows."""
     epsilon: float
-    """A lower bound at the level, for delta 0."""
+    """A lower bound at the given level, for delta 0."""
 
 
 def draw_pairs(count: int, elements: int, height: float, draw: torch.Generator) -> Tensor:
@@ -31,12 +31,12 @@ def draw_pairs(count: int, elements: int, height: float, draw: torch.Generator) 
 
 
 def guess_coins(digest: Digest, expected: Tensor, noise: Noise) -> Tensor:
-    """Guess for each digest which of two mixtures [digests, 2, elements] it was before the noise: the likelier."""
+    """Return for each digest the more likely of two mixtures [digests, 2, elements] before the noise."""
     misfits = noise.misfit(digest.features.flatten(1)[:, None] - expected)
     return misfits.argmin(1)
 
 
-def evaluate_coins(guesses: Tensor, coins: Tensor, chance: float, level: float = LEVEL) -> Canaries:
-    """Count right guesses."""
-    right = Rate(int((guesses == coins).sum()), len(coins), chance)
-    return Canaries(right, canary_epsilon(right.hits, right.trials, level))
+def evaluate_guesses(guesses: Tensor, coins: Tensor, chance: float, level: float = LEVEL) -> CanaryResult:
+    """Count the right guesses and derive the epsilon that they prove."""
+    right = SuccessRate(int((guesses == coins).sum()), len(coins), chance)
+    return CanaryResult(right, canary_epsilon(right.hits, right.trials, level))

@@ -1,9 +1,4 @@
-"""What an attacker takes the noise of a digest for, from what the digest says about itself.
-
-The public clip as an attacker applies it: to candidates, and behind the encoder that is to be undone.
-
-An attacker's candidates: encoded images with labels, and what a mixture of unknown ones looks like.
-"""
+"""What an attacker knows: the noise and the clip of a digest, candidate images, and statistics of their sums."""
 
 import math
 from collections.abc import Iterable
@@ -17,42 +12,47 @@ from torch import Tensor, nn
 from feddig.digest.digest import Digest
 from feddig.errors import DataError
 
+OWN_COVARIANCES = 8
+"""Larger mixtures of several classes use the average covariance: their own sum hardly differs from it."""
+CACHE_BYTES = 2**28
+"""Size of the inverse covariances that are kept for other digests of the same classes."""
+MIN_DEVIATION = 0.03
+"""As a share of the candidates' spread: with less noise a covariance's inverse would overflow."""
+
 
 @dataclass(frozen=True)
 class Noise:
-    """The law of the noise on each element, as far as an attack uses it."""
+    """The distribution of the noise on each element, as far as an attack uses it."""
 
     deviation: float
     """Standard deviation, in units of a feature."""
     heavy_tails: bool = False
-    """Whether it is Laplace's, whose likelihood falls with the absolute difference and not with its square."""
+    """Whether it is Laplace noise, whose likelihood depends on absolute and not on squared differences."""
 
     def misfit(self, differences: Tensor) -> Tensor:
-        """Say how badly differences [..., elements] fit the noise: the mean size, or the root mean square."""
+        """Return how badly differences [..., elements] fit the noise: the mean size, or the root mean square."""
         if self.heavy_tails:
             return differences.abs().mean(-1)
         return differences.square().mean(-1).sqrt()
 
     def draw(self, shape: torch.Size, stream: torch.Generator) -> Tensor:
-        """Draw noise of this law, for an attacker who imitates a silo."""
+        """Draw such noise, for an attacker who imitates a silo."""
         if not self.heavy_tails:
             return self.deviation * torch.randn(shape, generator=stream)
         sizes = torch.empty(shape).exponential_(generator=stream) * (self.deviation / math.sqrt(2))
         return torch.where(torch.rand(shape, generator=stream) < 0.5, -sizes, sizes)
 
 
-def assumed_noise(digest: Digest, largest: float) -> Noise:
-    """Read the noise off a digest; `largest` stands in for tau, which is the silo's: that of the candidates."""
+def read_noise(digest: Digest, largest: float) -> Noise:
+    """Return the noise that a digest states; `largest`, of the candidates, stands in for the silo's own tau."""
     deviation = digest.mechanism.noise_deviation(digest.facts, largest)
     if deviation is None:
-        raise ValueError(
-            f"{digest.facts['mechanism']}: the digest does not tell its noise; give the attack the contract's"
-        )
+        raise ValueError(f"{digest.facts['mechanism']}: the digest does not state its noise")
     return Noise(deviation, digest.mechanism.heavy_tails)
 
 
-def clip_as_agreed(features: Tensor, digest: Digest) -> Tensor:
-    """Hold features [samples, ...] to the clip that a digest tells; the grid is too fine for an attack to matter."""
+def apply_public_clip(features: Tensor, digest: Digest) -> Tensor:
+    """Clip features [samples, ...] as the digest states, without rounding to its grid, which is too fine to matter."""
     clip = digest.mechanism.clip(digest.facts)
     if clip is None:
         return features
@@ -65,8 +65,8 @@ def clip_as_agreed(features: Tensor, digest: Digest) -> Tensor:
     return features * shrink.view(-1, *[1] * (features.dim() - 1))
 
 
-class AgreedEncoder(nn.Module):
-    """The public encoder with the public clip behind it: what a sample's part in a digest is made by."""
+class ClippedEncoder(nn.Module):
+    """The public encoder followed by the public clip."""
 
     def __init__(self, encoder: nn.Module, digest: Digest) -> None:
         super().__init__()
@@ -74,15 +74,21 @@ class AgreedEncoder(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Encode and clip."""
-        return clip_as_agreed(cast(Tensor, self.encoder(images)), self._digest)
+        return apply_public_clip(cast(Tensor, self.encoder(images)), self._digest)
 
 
-OWN_COVARIANCES = 8
-"""Larger mixtures of several classes share the average covariance: the sum of many hardly differs from it."""
-KEPT = 2**28
-"""Bytes of backgrounds that are kept for other digests of the same classes."""
-LEAST_DEVIATION = 0.03
-"""Of the candidates' spread: with less noise a covariance's inverse would be too large for its type."""
+def read_classes(digest: Digest) -> list[tuple[int, ...]]:
+    """Read from the soft labels the classes in each digest, one for each of its SpD equal weights."""
+    spd, weights = digest.facts["samples_per_digest"], digest.facts["weights"]
+    assert isinstance(spd, int)
+    assert isinstance(weights, list)
+    if max(weights) - min(weights) > 1e-6:
+        raise ValueError(f"weights {weights}: this attack is for equal ones")
+    counts = (digest.labels * spd + 1e-3).floor()
+    # noised labels do not add up to whole samples: the largest remainders get the missing ones
+    ranks = (digest.labels * spd - counts).argsort(1, descending=True).argsort(1)
+    counts += ranks < (spd - counts.sum(1, keepdim=True))
+    return [tuple(torch.arange(len(row)).repeat_interleave(row).tolist()) for row in counts.long().cpu()]
 
 
 @dataclass(frozen=True)
@@ -106,27 +112,13 @@ class Candidates:
         return {int(label): torch.nonzero(self.labels == label)[:, 0] for label in torch.unique(self.labels)}
 
     def without_labels(self) -> "Candidates":
-        """Give the same candidates to an attacker who knows nobody's class."""
+        """Return the same candidates for an attacker who knows no classes."""
         return Candidates(self.features, torch.zeros_like(self.labels))
-
-
-def mixed_classes(digest: Digest) -> list[tuple[int, ...]]:
-    """Read off the labels which classes each digest is mixed of, one for each of its SpD equal weights."""
-    spd, weights = digest.facts["samples_per_digest"], digest.facts["weights"]
-    assert isinstance(spd, int)
-    assert isinstance(weights, list)
-    if max(weights) - min(weights) > 1e-6:
-        raise ValueError(f"weights {weights}: this attack is for equal ones")
-    counts = (digest.labels * spd + 1e-3).floor()
-    # noised labels do not add up to whole samples: the largest remainders get those that are left
-    ranks = (digest.labels * spd - counts).argsort(1, descending=True).argsort(1)
-    counts += ranks < (spd - counts.sum(1, keepdim=True))
-    return [tuple(torch.arange(len(row)).repeat_interleave(row).tolist()) for row in counts.long().cpu()]
 
 
 @dataclass(frozen=True)
 class Background:
-    """A sum of unknown samples and noise: its mean, the inverse of its covariance, the logarithm of its determinant."""
+    """A sum of unknown samples and noise: its mean, inverse covariance and the covariance's log-determinant."""
 
     mean: Tensor
     precision: Tensor
@@ -134,10 +126,10 @@ class Background:
 
 
 class Backgrounds:
-    """What sums of unknown samples of given classes look like, learnt from candidates."""
+    """Statistics of sums of unknown samples of given classes, estimated from candidates."""
 
     def __init__(self, pool: Candidates, sum_deviation: float) -> None:
-        self._noise = max(sum_deviation, LEAST_DEVIATION * pool.spread, 1e-12) ** 2
+        self._noise = max(sum_deviation, MIN_DEVIATION * pool.spread, 1e-12) ** 2
         self.means: dict[int, Tensor] = {}
         """The mean feature of each class."""
         own: dict[int, Tensor] = {}
@@ -151,7 +143,7 @@ class Backgrounds:
         sizes = {label: len(rows) for label, rows in pool.rows.items()}
         self._average = torch.stack([own[label] * size / len(pool) for label, size in sizes.items()]).sum(0)
         elements = len(self._average)
-        # fewer samples than elements say nothing about most directions: there the average of all classes helps
+        # fewer samples than elements leave most directions unknown: the average of all classes fills them in
         self._covariances = {
             label: torch.lerp(own[label], self._average, elements / (elements + size))
             for label, size in sizes.items()
@@ -159,7 +151,7 @@ class Backgrounds:
         self._inverses: dict[tuple[int, ...] | int, tuple[Tensor, float]] = {}
 
     def of(self, classes: Iterable[int]) -> Background:
-        """Describe noise and one unknown sample of each of these classes, added up."""
+        """Describe the sum of the noise and one unknown sample of each of these classes."""
         classes = tuple(sorted(classes))
         missing = [label for label in classes if label not in self.means]
         if missing:
@@ -173,7 +165,7 @@ class Backgrounds:
         alike = len(classes) <= OWN_COVARIANCES or len(set(classes)) == 1
         key = classes if alike else len(classes)
         if key not in self._inverses:
-            if (len(self._inverses) + 1) * self._average.nbytes > KEPT and self._inverses:
+            if (len(self._inverses) + 1) * self._average.nbytes > CACHE_BYTES and self._inverses:
                 self._inverses.pop(next(iter(self._inverses)))
             self._inverses[key] = self._invert(classes, alike)
         return self._inverses[key]

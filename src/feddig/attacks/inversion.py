@@ -1,15 +1,9 @@
-"""How alike two images look: PSNR and SSIM.
+"""Inversion: recover images from a digest's features, and compare them with the members.
 
-A denoiser: what painted images look like after a network that has learnt how mixing and noise spoil them.
-
-The attacker imitates the silo: public images are encoded, mixed and noised as the digest says of itself, and painted
-by the same attack. The network learns to turn such paintings into the mean of the images that were mixed, which is the
-best that can be hoped for without telling them apart.
-
-Inversion: what images can be painted from a digest's features, and whom do they look like?
-
-Two attackers know the public encoder. The paper's trains a decoder on public images to undo the encoder, and gives
-it the digest. The other changes an image until its code is the digest.
+Two attackers know the public encoder. The paper's trains a decoder on public images that inverts the encoder, and
+applies it to the digest. The other changes an image until its code is the digest. Both may add a denoiser, which is
+trained on imitated digests of public images: it turns a recovered image into the mean of the mixed images, the best
+possible answer without unmixing.
 """
 
 from dataclasses import dataclass
@@ -20,131 +14,31 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d, mse_loss
 
 from feddig.attacks.candidates import Noise
-from feddig.attacks.statistics import Estimate, Rate, mean_estimate
+from feddig.attacks.statistics import Estimate, SuccessRate, mean_estimate
 from feddig.seeds import derive, torch_stream
 
-WINDOW, SPREAD = 11, 1.5
-"""Side and standard deviation, in pixels, of the window through which SSIM looks (Wang et al., 2004)."""
-STEADY_MEAN, STEADY_VARIANCE = 0.01**2, 0.03**2
-"""What keeps SSIM's ratios finite on flat ground; the values of its authors."""
-
-
-def psnr(images: Tensor, others: Tensor) -> Tensor:
-    """Give the peak signal-to-noise ratio in decibels of images [..., channels, height, width] in [0, 1]."""
-    return -10 * (images - others).square().mean(dim=(-3, -2, -1)).log10()
-
-
-def ssim(images: Tensor, others: Tensor) -> Tensor:
-    """Give the structural similarity of images [..., channels, height, width] in [0, 1]: 1 for the same image."""
-    shape = (images + others).shape
-    first, second = (each.expand(shape).reshape(-1, 1, *shape[-2:]) for each in (images, others))
-    means = _blur(first), _blur(second)
-    variances = _blur(first * first) - means[0] ** 2, _blur(second * second) - means[1] ** 2
-    shared = _blur(first * second) - means[0] * means[1]
-    brightness = (2 * means[0] * means[1] + STEADY_MEAN) / (means[0] ** 2 + means[1] ** 2 + STEADY_MEAN)
-    structure = (2 * shared + STEADY_VARIANCE) / (variances[0] + variances[1] + STEADY_VARIANCE)
-    return (brightness * structure).flatten(1).mean(1).view(shape[:-2]).mean(-1)
-
-
-def _blur(images: Tensor) -> Tensor:
-    """Average over the window, only where it lies within the image."""
-    side = min(WINDOW, *images.shape[-2:])
-    places = torch.arange(side, dtype=images.dtype) - (side - 1) / 2
-    line = torch.exp(-(places**2) / (2 * SPREAD**2))
-    line /= line.sum()
-    return conv2d(conv2d(images, line.view(1, 1, -1, 1)), line.view(1, 1, 1, -1))
-
-
-DENOISER_STEPS, DENOISER_BATCH, DENOISER_LEARNING_RATE = 1000, 32, 2e-3
-IMITATED = 2000
-"""Digests that the attacker makes of public images to learn from."""
-MIXED = 400_000
-"""Images that it mixes for that, at most."""
-AT_ONCE = 16
-DENOISER_WIDTH = 32
-
-
-class Denoiser(nn.Module):
-    """Convolutions at half size, where they are cheap and see far; what they give is added to the painting."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.PixelUnshuffle(2),
-            nn.Conv2d(4 * channels, DENOISER_WIDTH, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(DENOISER_WIDTH, DENOISER_WIDTH, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(DENOISER_WIDTH, DENOISER_WIDTH, 3, padding=1),
-            nn.ReLU(),
-            nn.Conv2d(DENOISER_WIDTH, 4 * channels, 3, padding=1),
-            nn.PixelShuffle(2),
-        )
-
-    def forward(self, painted: Tensor) -> Tensor:
-        """Clean paintings [batch, channels, height, width], even in height and width."""
-        return cast(Tensor, (painted + self.layers(painted)).clamp(0, 1))
-
-
-def imitate_digests(
-    codes: Tensor,
-    images: Tensor,
-    samples_per_digest: int,
-    noise: Noise,
-    *,
-    seed: int = 0,
-    count: int = IMITATED,
-) -> tuple[Tensor, Tensor]:
-    """Mix and noise codes of public images as a silo would; give such features and the mean images behind them."""
-    draw = torch_stream(seed, "imitated digests")
-    count = min(count, max(DENOISER_BATCH, MIXED // samples_per_digest))
-    features, means = [], []
-    # a few at a time: of many samples a digest only the mean need be in memory
-    for rows in torch.split(torch.randint(len(codes), (count, samples_per_digest), generator=draw), AT_ONCE):
-        features.append(codes[rows].mean(1))
-        means.append(images[rows].mean(1))
-    mixed = torch.cat(features)
-    return mixed + noise.draw(mixed.shape, draw), torch.cat(means)
-
-
-def train_denoiser(painted: Tensor, clean: Tensor, *, seed: int = 0, steps: int = DENOISER_STEPS) -> Denoiser:
-    """Train on paintings of imitated digests and the images that should come out."""
-    draw = torch_stream(seed, "denoiser")
-    # first weights come from torch's global stream, which is others' too
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(seed, "denoiser", "first weights"))
-        denoiser = Denoiser(painted.shape[1])
-    optimiser = torch.optim.Adam(denoiser.parameters(), lr=DENOISER_LEARNING_RATE)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-    for _ in range(steps):
-        rows = torch.randint(len(painted), (DENOISER_BATCH,), generator=draw)
-        loss = mse_loss(denoiser(painted[rows]), clean[rows])
-        optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimiser.step()
-        schedule.step()
-    return denoiser.eval().requires_grad_(False)
-
-
-@torch.no_grad()
-def denoise(denoiser: Denoiser, painted: Tensor) -> Tensor:
-    """Clean paintings of real digests."""
-    return torch.cat([denoiser(batch) for batch in torch.split(painted, 1024)])
-
-
-STEPS, BATCH, LEARNING_RATE = 1000, 64, 2e-3
-"""Of the decoder's training."""
+STEPS, BATCH, LEARNING_RATE, WIDTH = 1000, 64, 2e-3, 64
+"""Of the decoder and its training."""
+AT_ONCE = 1024
+MIN_DIFFERENCE = 0.05
+"""Decoded images that differ less than this, as a share of how much true images do, count as all the same."""
 CHANGES, CHANGE_RATE = 300, 0.1
-"""Of the optimised image: how often and how fast it changes."""
+"""Optimisation steps of an image, and their size."""
 SMOOTHNESS = 0.3
-"""How much an optimised image pays for differences between neighbours, against those in its code."""
-WIDTH = 64
-LEAST_DIFFERENCE = 0.05
-"""Painted images that differ less than this, as a share of how much true ones do, are all the same image."""
+"""Weight of the differences between neighbouring pixels, relative to those between codes."""
+DENOISER_STEPS, DENOISER_BATCH, DENOISER_LEARNING_RATE, DENOISER_WIDTH = 1000, 32, 2e-3, 32
+IMITATED = 2000
+"""Digests that the attacker makes of public images to train the denoiser."""
+MIXED = 400_000
+"""Images that these digests mix, at most."""
+WINDOW, SPREAD = 11, 1.5
+"""Side and standard deviation, in pixels, of SSIM's window (Wang et al., 2004)."""
+STEADY_MEAN, STEADY_VARIANCE = 0.01**2, 0.03**2
+"""Constants that keep SSIM's ratios finite in flat areas; the values of its authors."""
 
 
-class PseudoInverse(nn.Module):
-    """A decoder that undoes an encoder: convolutions where the code is, then pixels for each place of the code."""
+class Decoder(nn.Module):
+    """Inverts an encoder: convolutions at the code's size, then pixels for each place of the code."""
 
     unit: Tensor
     """What codes are divided by, so that numbers of any size can be learnt from."""
@@ -171,82 +65,72 @@ class PseudoInverse(nn.Module):
 
     @property
     def bias(self) -> nn.Parameter:
-        """Of the last convolution: how bright pixels are where a code says nothing."""
+        """Of the last convolution: the brightness of pixels where a code is zero."""
         last = cast(nn.Conv2d, self.layers[4])
         return cast(nn.Parameter, last.bias)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Paint images in [0, 1] from features."""
+        """Decode features into images in [0, 1]."""
         return cast(Tensor, self.layers(features.view(-1, *self.code_shape) / self.unit))
 
 
-@dataclass(frozen=True)
-class Inversion:
-    """How alike painted images and members are, against strangers of the members' classes.
-
-    Each digest's image is compared with all of its members, and the likest counts; the same for strangers, whose
-    mean is the `chance` of the estimates.
-    """
-
-    psnr: Estimate
-    ssim: Estimate
-    closer: Rate
-    """Digests whose image is more like a member, by SSIM, than like any of as many strangers; chance is a half."""
-
-
-def train_pseudo_inverse(
-    encoder: nn.Module, public_images: Tensor, *, seed: int = 0, steps: int = STEPS
-) -> PseudoInverse:
+def train_decoder(encoder: nn.Module, public_images: Tensor, *, seed: int = 0, steps: int = STEPS) -> Decoder:
     """Train a decoder on public images [images, channels, height, width] in [0, 1]."""
-    with torch.no_grad():
-        codes = torch.cat([encoder(batch) for batch in torch.split(public_images, 1024)])
-    decoder = _train(codes, public_images, seed, steps)
-    if not _tells_apart(decoder, codes, public_images):
-        # where most pixels are black the first steps can kill every channel: begin as dark as the images are
-        decoder = _train(codes, public_images, seed, steps, brightness=float(public_images.mean()))
+    codes = apply_in_batches(encoder, public_images)
+    decoder = _train_decoder(codes, public_images, seed, steps)
+    decoded = apply_in_batches(decoder, codes[:BATCH])
+    if not decoded.std(0).mean() >= MIN_DIFFERENCE * public_images[:BATCH].std(0).mean():
+        # where most pixels are black, the first steps can kill every channel: start as dark as the images are
+        decoder = _train_decoder(codes, public_images, seed, steps, brightness=float(public_images.mean()))
     return decoder
 
 
-def _train(
+def _train_decoder(
     codes: Tensor, images: Tensor, seed: int, steps: int, brightness: float | None = None
-) -> PseudoInverse:
-    draw = torch_stream(seed, "pseudo-inverse")
+) -> Decoder:
     channels, height, width = images.shape[1:]
-    # first weights come from torch's global stream, which is others' too
+    # initial weights come from torch's global stream, which must not change
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "pseudo-inverse", "first weights"))
-        decoder = PseudoInverse(tuple(codes.shape[1:]), (channels, height, width))
+        decoder = Decoder(tuple(codes.shape[1:]), (channels, height, width))
     decoder.unit.copy_(codes.std().clamp(min=1e-6))
     if brightness is not None:
         nn.init.constant_(decoder.bias, float(torch.logit(torch.tensor(brightness), eps=1e-3)))
-    optimiser = torch.optim.Adam(decoder.parameters(), lr=LEARNING_RATE)
+    _fit(decoder, codes, images, LEARNING_RATE, BATCH, steps, torch_stream(seed, "pseudo-inverse"))
+    return decoder.eval().requires_grad_(False)
+
+
+def _fit(
+    network: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    learning_rate: float,
+    batch: int,
+    steps: int,
+    draw: torch.Generator,
+) -> None:
+    """Minimise the squared error on random batches, with a cosine schedule."""
+    optimiser = torch.optim.Adam(network.parameters(), lr=learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     for _ in range(steps):
-        rows = torch.randint(len(codes), (BATCH,), generator=draw)
-        loss = mse_loss(decoder(codes[rows]), images[rows])
+        rows = torch.randint(len(inputs), (batch,), generator=draw)
+        loss = mse_loss(network(inputs[rows]), targets[rows])
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimiser.step()
         schedule.step()
-    return decoder.eval().requires_grad_(False)
-
-
-def _tells_apart(decoder: PseudoInverse, codes: Tensor, images: Tensor) -> bool:
-    """Check that painted images differ from each other at all, where the true ones do."""
-    some = slice(0, BATCH)
-    return bool(paint(decoder, codes[some]).std(0).mean() >= LEAST_DIFFERENCE * images[some].std(0).mean())
 
 
 @torch.no_grad()
-def paint(decoder: nn.Module, features: Tensor) -> Tensor:
-    """Apply the pseudo-inverse to digest features D_R."""
-    return torch.cat([decoder(batch) for batch in torch.split(features, 1024)])
+def apply_in_batches(network: nn.Module, inputs: Tensor) -> Tensor:
+    """Apply a decoder to digest features D_R, or a denoiser to recovered images."""
+    return torch.cat([network(batch) for batch in torch.split(inputs, AT_ONCE)])
 
 
 def optimise_images(
     encoder: nn.Module, features: Tensor, image_shape: tuple[int, int, int], *, changes: int = CHANGES
 ) -> Tensor:
-    """Change images, grey at first, until their codes are the digest features D_R and neighbours differ little."""
+    """Change grey images until their codes match the digest features D_R and neighbouring pixels differ little."""
     brightness = torch.zeros(len(features), *image_shape, requires_grad=True)
     optimiser = torch.optim.Adam([brightness], lr=CHANGE_RATE)
     unit = features.square().mean().clamp(min=1e-12)
@@ -259,21 +143,122 @@ def optimise_images(
     return torch.sigmoid(brightness.detach())
 
 
-def evaluate_inversion(images: Tensor, members: Tensor, strangers: Tensor) -> Inversion:
-    """Compare each digest's image with its members [digests, SpD, ...] and with as many strangers of their classes."""
-    likeness = ssim(images[:, None], members)
-    baseline = ssim(images[:, None], strangers).amax(1)
-    decibels = psnr(images[:, None], members).amax(1)
-    closer = int((likeness.amax(1) > baseline).sum())
-    return Inversion(
-        psnr=mean_estimate(decibels, float(psnr(images[:, None], strangers).amax(1).mean())),
-        ssim=mean_estimate(likeness.amax(1), float(baseline.mean())),
-        closer=Rate(closer, len(images), 0.5),
-    )
-
-
 def _unevenness(images: Tensor) -> Tensor:
-    """Sum up how much neighbouring pixels of each image differ, as a mean over its pixels."""
+    """Return the mean absolute difference between neighbouring pixels of each image."""
     down = (images[..., 1:, :] - images[..., :-1, :]).abs().flatten(1).mean(1)
     across = (images[..., 1:] - images[..., :-1]).abs().flatten(1).mean(1)
     return down + across
+
+
+class Denoiser(nn.Module):
+    """Convolutions at half size, which are cheap and have a large receptive field, added to the input."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.PixelUnshuffle(2),
+            nn.Conv2d(4 * channels, DENOISER_WIDTH, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(DENOISER_WIDTH, DENOISER_WIDTH, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(DENOISER_WIDTH, DENOISER_WIDTH, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(DENOISER_WIDTH, 4 * channels, 3, padding=1),
+            nn.PixelShuffle(2),
+        )
+
+    def forward(self, recovered: Tensor) -> Tensor:
+        """Denoise images [batch, channels, height, width] of even height and width."""
+        return cast(Tensor, (recovered + self.layers(recovered)).clamp(0, 1))
+
+
+def imitate_digests(
+    codes: Tensor,
+    images: Tensor,
+    samples_per_digest: int,
+    noise: Noise,
+    *,
+    seed: int = 0,
+    count: int = IMITATED,
+) -> tuple[Tensor, Tensor]:
+    """Mix and noise codes of public images as a silo does; return the features and the mean of the mixed images."""
+    draw = torch_stream(seed, "imitated digests")
+    count = min(count, max(DENOISER_BATCH, MIXED // samples_per_digest))
+    features, means = [], []
+    # a few at a time, so that only the means of all images must fit into memory
+    for rows in torch.split(torch.randint(len(codes), (count, samples_per_digest), generator=draw), 16):
+        features.append(codes[rows].mean(1))
+        means.append(images[rows].mean(1))
+    mixed = torch.cat(features)
+    return mixed + noise.draw(mixed.shape, draw), torch.cat(means)
+
+
+def train_denoiser(
+    recovered: Tensor, clean: Tensor, *, seed: int = 0, steps: int = DENOISER_STEPS
+) -> Denoiser:
+    """Train on images recovered from imitated digests and the images that should come out."""
+    # initial weights come from torch's global stream, which must not change
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "denoiser", "first weights"))
+        denoiser = Denoiser(recovered.shape[1])
+    _fit(
+        denoiser,
+        recovered,
+        clean,
+        DENOISER_LEARNING_RATE,
+        DENOISER_BATCH,
+        steps,
+        torch_stream(seed, "denoiser"),
+    )
+    return denoiser.eval().requires_grad_(False)
+
+
+@dataclass(frozen=True)
+class Inversion:
+    """How similar recovered images and members are, compared with non-members of the same classes.
+
+    Each digest's image is compared with all of its members, and the most similar one counts; the same for
+    non-members, whose mean is the `chance` of the estimates.
+    """
+
+    psnr: Estimate
+    ssim: Estimate
+    closer: SuccessRate
+    """Digests whose image is closer, by SSIM, to a member than to any of as many non-members; chance is a half."""
+
+
+def evaluate_inversion(images: Tensor, members: Tensor, nonmembers: Tensor) -> Inversion:
+    """Compare each digest's image with its members [digests, SpD, ...] and as many non-members of their classes."""
+    similarity, baseline = (ssim(images[:, None], each).amax(1) for each in (members, nonmembers))
+    decibels, other_decibels = (psnr(images[:, None], each).amax(1) for each in (members, nonmembers))
+    return Inversion(
+        psnr=mean_estimate(decibels, float(other_decibels.mean())),
+        ssim=mean_estimate(similarity, float(baseline.mean())),
+        closer=SuccessRate(int((similarity > baseline).sum()), len(images), 0.5),
+    )
+
+
+def psnr(images: Tensor, others: Tensor) -> Tensor:
+    """Return the peak signal-to-noise ratio in decibels of images [..., channels, height, width] in [0, 1]."""
+    return -10 * (images - others).square().mean(dim=(-3, -2, -1)).log10()
+
+
+def ssim(images: Tensor, others: Tensor) -> Tensor:
+    """Return the structural similarity of images [..., channels, height, width] in [0, 1]: 1 for the same image."""
+    shape = (images + others).shape
+    first, second = (each.expand(shape).reshape(-1, 1, *shape[-2:]) for each in (images, others))
+    means = _blur(first), _blur(second)
+    variances = _blur(first * first) - means[0] ** 2, _blur(second * second) - means[1] ** 2
+    shared = _blur(first * second) - means[0] * means[1]
+    brightness = (2 * means[0] * means[1] + STEADY_MEAN) / (means[0] ** 2 + means[1] ** 2 + STEADY_MEAN)
+    structure = (2 * shared + STEADY_VARIANCE) / (variances[0] + variances[1] + STEADY_VARIANCE)
+    return (brightness * structure).flatten(1).mean(1).view(shape[:-2]).mean(-1)
+
+
+def _blur(images: Tensor) -> Tensor:
+    """Average over the window, only where it lies within the image."""
+    side = min(WINDOW, *images.shape[-2:])
+    places = torch.arange(side, dtype=images.dtype) - (side - 1) / 2
+    line = torch.exp(-(places**2) / (2 * SPREAD**2))
+    line /= line.sum()
+    return conv2d(conv2d(images, line.view(1, 1, -1, 1)), line.view(1, 1, 1, -1))

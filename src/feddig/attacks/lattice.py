@@ -1,7 +1,7 @@
-"""The lattice check: are released numbers whole multiples of a public step, and is the noise the contract's?
+"""The lattice check: are released numbers whole multiples of a public step, and is the noise as strong as agreed?
 
-Noise in floating point leaves traces in the last bits; whole numbers leave none. The first question anybody can
-ask who holds a digest, the second only who knows the mixture before the noise.
+Noise in floating point leaves traces in the last bits; whole numbers leave none. Everyone who has a digest can check
+the step; only someone who knows the mixture before the noise can check the noise.
 """
 
 from dataclasses import dataclass
@@ -14,21 +14,21 @@ from feddig.attacks.statistics import Estimate, mean_estimate
 
 @dataclass(frozen=True)
 class Lattice:
-    """Where released numbers lie."""
+    """How many released numbers are multiples of the step."""
 
     numbers: int
     off: int
     """Numbers that are no whole multiple of the step."""
     undecided: int
-    """Numbers so large that their type cannot tell neighbours on the lattice apart."""
+    """Numbers so large that their type cannot distinguish neighbouring multiples."""
     worst: float
-    """The largest distance from the lattice, in steps; 0.25 is what numbers anywhere have on average."""
+    """The largest distance from a multiple, in steps; arbitrary numbers have 0.25 on average."""
 
 
 def check_lattice(released: Tensor, step: float) -> Lattice:
-    """Hold released numbers against the whole multiples of a public step, each rounded to their type and to no other.
+    """Compare released numbers with the whole multiples of a public step, rounded to the numbers' own type.
 
-    Up to 2^22 steps float32 has places between the multiples, so that a number can fail to be one.
+    Up to 2^22 steps float32 has values between the multiples, so that a number can fail to be one.
     """
     numbers = released.flatten()
     steps = numbers.double() / step

@@ -1,11 +1,9 @@
-"""Membership in a whole file of digests, of which nobody remembers who was mixed into which; and its curves.
+"""Membership and linking: was a record mixed into one of these digests, and into which one?
 
-Membership and linking: was a record mixed into one of these digests, and into which?
-
-A whitened matched filter looks for the record's difference from its class in a digest, while the other samples of
-the digest and the noise are taken for one normal background. The plain score is the likelihood ratio of "this
-record is in there" to "another of its class is"; the normalised one is the filter's output in standard deviations.
-Neither is better everywhere, so both are reported.
+A whitened matched filter searches a digest for the record's difference from its class mean; the other samples and the
+noise are modelled as one normal background. The plain score is the likelihood ratio of "this record is in the digest"
+to "another of its class is"; the normalised score is the filter's output in standard deviations. Neither is better
+everywhere, so both are reported.
 """
 
 from dataclasses import dataclass, replace
@@ -13,43 +11,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from feddig.attacks.candidates import Background, Backgrounds, Candidates, Noise, mixed_classes
-from feddig.attacks.statistics import Auc, Rate, area_under_curve, true_positives
+from feddig.attacks.candidates import Background, Backgrounds, Candidates, Noise, read_classes
+from feddig.attacks.statistics import Auc, SuccessRate, area_under_curve, true_positives
 from feddig.digest.digest import Digest
 
 AT_ONCE = 2000
-"""Digests that are scored at once: all of a large file would not fit the memory."""
-
-
-def highest_scores(
-    digest: Digest, records: Candidates, public: Candidates, noise: Noise
-) -> dict[str, Tensor]:
-    """Give, by the score's name, each record's highest score over all digests."""
-    best: dict[str, Tensor] = {}
-    for rows in torch.split(torch.arange(len(digest)), AT_ONCE):
-        part = replace(digest, features=digest.features[rows], labels=digest.labels[rows])
-        for name, scores in score_records(part, records, public, noise).by_name().items():
-            highest = scores.amax(1)
-            best[name] = torch.maximum(best[name], highest) if name in best else highest
-    return best
-
-
-def roc_curve(members: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
-    """Give shares of others and of members above each threshold, from none to all."""
-    scores = torch.cat([members, others]).double()
-    inside = torch.cat([torch.ones(len(members)), torch.zeros(len(others))])
-    order = scores.argsort(descending=True, stable=True)
-    ranked, inside = scores[order], inside[order]
-    # equal scores stand or fall together
-    last = torch.cat([ranked[1:] != ranked[:-1], torch.tensor([True])])
-    true, false = inside.cumsum(0)[last], (1 - inside).cumsum(0)[last]
-    start = torch.zeros(1)
-    return (
-        torch.cat([start, false / max(1, len(others))]),
-        torch.cat([start, true / max(1, len(members))]),
-    )
-
-
+"""Digests that are scored at once: the scores of a large file would not fit into memory."""
 FALSE_POSITIVES = (0.01, 0.001)
 
 
@@ -61,24 +28,24 @@ class Scores:
     normalised: Tensor
 
     def by_name(self) -> dict[str, Tensor]:
-        """Give both with their names."""
+        """Return both scores by their names."""
         return {"likelihood ratio": self.likelihood_ratio, "normalised": self.normalised}
 
 
 @dataclass(frozen=True)
 class Membership:
-    """How well a score tells members from non-members."""
+    """How well a score separates members from non-members."""
 
     auc_within_class: Auc
     """Among records of one class: what a difference in classes alone cannot explain."""
-    true_positives: dict[float, Rate]
+    true_positives: dict[float, SuccessRate]
     """By the share of non-members that are taken for members, which is also chance."""
 
 
 def score_records(digest: Digest, records: Candidates, public: Candidates, noise: Noise) -> Scores:
-    """Score each record against each digest; what a class looks like is learnt from public images."""
+    """Score each record against each digest; statistics of a class come from public images."""
     alike: dict[tuple[int, ...], list[int]] = {}
-    for place, classes in enumerate(mixed_classes(digest)):
+    for place, classes in enumerate(read_classes(digest)):
         alike.setdefault(classes, []).append(place)
     spd = len(next(iter(alike)))
     sums = digest.features.flatten(1) * spd
@@ -102,34 +69,42 @@ def score_records(digest: Digest, records: Candidates, public: Candidates, noise
     return Scores(ratios, normalised)
 
 
+def _energy(rows: Tensor, background: Background) -> Tensor:
+    """Return the squared length of each row after whitening by a background."""
+    return ((rows @ background.precision) * rows).sum(1)
+
+
+def highest_scores(
+    digest: Digest, records: Candidates, public: Candidates, noise: Noise
+) -> dict[str, Tensor]:
+    """Return, by the score's name, each record's highest score over all digests."""
+    best: dict[str, Tensor] = {}
+    for rows in torch.split(torch.arange(len(digest)), AT_ONCE):
+        part = replace(digest, features=digest.features[rows], labels=digest.labels[rows])
+        for name, scores in score_records(part, records, public, noise).by_name().items():
+            highest = scores.amax(1)
+            best[name] = torch.maximum(best[name], highest) if name in best else highest
+    return best
+
+
 def evaluate_membership(
     members: Tensor, others: Tensor, member_labels: Tensor, other_labels: Tensor
 ) -> Membership:
-    """Compare members' scores [records, digests] with non-members'; a record's score is its highest."""
-    inside, outside = _finite(members.amax(1)), _finite(others.amax(1))
+    """Compare the highest scores of members with those of non-members."""
+    inside, outside = _finite(members), _finite(others)
     return Membership(
         _within_class(inside, outside, member_labels, other_labels),
         {share: true_positives(inside, outside, share) for share in FALSE_POSITIVES},
     )
 
 
-def evaluate_linking(members: Tensor, homes: Tensor) -> Rate:
-    """Count members whose highest score [records, digests] is that of the digest they are in, their home.
-
-    Chance picks among the digests that the record's class does not rule out.
-    """
-    possible = members.isfinite().sum(1).clamp(min=1)
-    hits = int((members.argmax(1) == homes).sum())
-    return Rate(hits, len(homes), float((1 / possible).mean()))
-
-
-def _energy(rows: Tensor, background: Background) -> Tensor:
-    """Give how strongly each row stands out from a background: its squared length after whitening."""
-    return ((rows @ background.precision) * rows).sum(1)
+def _finite(scores: Tensor) -> Tensor:
+    """Replace minus infinity by the lowest finite number, which can be ranked."""
+    return scores.clamp(min=torch.finfo(scores.dtype).min)
 
 
 def _within_class(inside: Tensor, outside: Tensor, inside_labels: Tensor, outside_labels: Tensor) -> Auc:
-    """Average the classes' areas, each by the number of its members that have somebody to be compared with."""
+    """Average the classes' areas, weighted by the members of each class that also has non-members."""
     shared = [label for label in torch.unique(inside_labels) if bool((outside_labels == label).any())]
     if not shared:
         raise ValueError("no class has both members and non-members")
@@ -141,6 +116,27 @@ def _within_class(inside: Tensor, outside: Tensor, inside_labels: Tensor, outsid
     return Auc(value, float((weights * errors).square().sum().sqrt()), 0.5, sum(area.pairs for area in areas))
 
 
-def _finite(scores: Tensor) -> Tensor:
-    """Put scores of minus infinity below all others, where they can be ranked."""
-    return scores.clamp(min=torch.finfo(scores.dtype).min)
+def evaluate_linking(members: Tensor, homes: Tensor) -> SuccessRate:
+    """Count members whose highest score [records, digests] is that of the digest they are in, their home.
+
+    Chance picks among the digests that the record's class does not rule out.
+    """
+    possible = members.isfinite().sum(1).clamp(min=1)
+    hits = int((members.argmax(1) == homes).sum())
+    return SuccessRate(hits, len(homes), float((1 / possible).mean()))
+
+
+def roc_curve(members: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the shares of others and of members above each threshold, from none to all."""
+    scores = torch.cat([members, others]).double()
+    inside = torch.cat([torch.ones(len(members)), torch.zeros(len(others))])
+    order = scores.argsort(descending=True, stable=True)
+    ranked, inside = scores[order], inside[order]
+    # equal scores pass a threshold together
+    last = torch.cat([ranked[1:] != ranked[:-1], torch.tensor([True])])
+    true, false = inside.cumsum(0)[last], (1 - inside).cumsum(0)[last]
+    start = torch.zeros(1)
+    return (
+        torch.cat([start, false / max(1, len(others))]),
+        torch.cat([start, true / max(1, len(members))]),
+    )

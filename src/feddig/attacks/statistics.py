@@ -1,23 +1,20 @@
-"""How sure an attack's figures are: exact intervals of shares, ranks of scores, and what canaries say of epsilon.
-
-How likely mere chance does as well as an attack did: one-sided p-values, for tests that are made together.
-"""
+"""Statistics of attacks: exact intervals, areas under curves, the epsilon that canaries prove, one-sided p-values."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import torch
 from torch import Tensor
 
 LEVEL = 0.95
-HALVINGS = 80
-TERMS = 100_000
+BISECTIONS = 80
+MAX_TERMS = 100_000
 TINY = 1e-300
 
 
 @dataclass(frozen=True)
-class Rate:
+class SuccessRate:
     """How often an attack was right, and how often chance would be."""
 
     hits: int
@@ -26,37 +23,37 @@ class Rate:
 
     @property
     def share(self) -> float:
-        """Give the share of hits; chance, where nothing was tried."""
+        """The share of hits, or chance without any trial."""
         return self.hits / self.trials if self.trials else self.chance
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """Give the Clopper-Pearson interval of the share."""
+        """Return the Clopper-Pearson interval of the share."""
         return clopper_pearson(self.hits, self.trials, level)
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A measured mean with its standard error, and what it is without an attack."""
+    """A measured mean with its standard error, and its value without an attack."""
 
     value: float
     error: float
     chance: float
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """Give the interval of the mean, by the normal law."""
-        reach = _normal_quantile((1 + level) / 2) * self.error
+        """Return the normal interval of the mean."""
+        reach = NormalDist().inv_cdf((1 + level) / 2) * self.error
         return self.value - reach, self.value + reach
 
 
 @dataclass(frozen=True)
 class Auc(Estimate):
-    """The chance that a member's score lies above a non-member's; it has an interval even where it is 0 or 1."""
+    """The probability that a member's score is above a non-member's; it has an interval even if it is 0 or 1."""
 
     pairs: int
-    """How many pairs of a member and a non-member there are that share nobody."""
+    """Disjoint pairs of a member and a non-member."""
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
-        """Give the interval, never beyond 0 or 1."""
+        """Return the interval within 0 and 1."""
         if self.error == 0 and self.value in (0.0, 1.0):
             return clopper_pearson(int(self.value) * self.pairs, self.pairs, level)
         low, high = super().interval(level)
@@ -64,7 +61,7 @@ class Auc(Estimate):
 
 
 def clopper_pearson(hits: int, trials: int, level: float = LEVEL) -> tuple[float, float]:
-    """Give the exact two-sided interval of a share: both ends leave out half of what the level does."""
+    """Return the exact two-sided interval of a share; each end leaves out half of the remaining probability."""
     if not 0 <= hits <= trials:
         raise ValueError(f"{hits} hits in {trials} trials")
     tail = (1 - level) / 2
@@ -73,17 +70,17 @@ def clopper_pearson(hits: int, trials: int, level: float = LEVEL) -> tuple[float
 
 
 def canary_epsilon(right: int, canaries: int, level: float = LEVEL) -> float:
-    """Give the lower bound on epsilon, delta 0, that so many right guesses of fair coins prove.
+    """Return the lower bound on epsilon, at delta 0, that this many right guesses of fair coins prove.
 
-    Under epsilon each guess is right with probability e^epsilon / (1 + e^epsilon) at most, whatever the other
-    canaries do (Steinke, Nasr and Jagielski, 2023). So the one-sided lower end of the share bounds it.
+    Under epsilon each guess is right with probability e^epsilon / (1 + e^epsilon) at most, independent of the other
+    canaries (Steinke, Nasr and Jagielski, 2023). So the one-sided lower end of the share bounds it.
     """
     share = _lowest_share(right, canaries, 1 - level)
     return math.log(share / (1 - share)) if share > 0.5 else 0.0
 
 
 def area_under_curve(members: Tensor, others: Tensor) -> Auc:
-    """Compare every member's score with every other's, ties counting half; the error is DeLong's."""
+    """Compare every member's score with every other's; ties count half, and the error is DeLong's."""
     members, others = members.double().flatten(), others.double().flatten()
     above = _shares_below(members, others)
     below = _shares_below(others, members)
@@ -91,22 +88,54 @@ def area_under_curve(members: Tensor, others: Tensor) -> Auc:
     return Auc(float(above.mean()), math.sqrt(variance), 0.5, min(len(members), len(others)))
 
 
-def true_positives(members: Tensor, others: Tensor, false_positives: float) -> Rate:
-    """Count members above the score that at most this share of others exceeds; that score is taken as given."""
+def true_positives(members: Tensor, others: Tensor, false_positives: float) -> SuccessRate:
+    """Count members above the score that at most this share of others exceeds."""
     allowed = int(false_positives * len(others) + 1e-9)
     threshold = others.flatten().sort(descending=True).values[min(allowed, len(others) - 1)]
-    return Rate(int((members > threshold).sum()), members.numel(), false_positives)
+    return SuccessRate(int((members > threshold).sum()), members.numel(), false_positives)
 
 
 def mean_estimate(values: Tensor, chance: float) -> Estimate:
-    """Give the mean of independent values."""
+    """Return the mean of independent values with its standard error."""
     values = values.double().flatten()
     error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else math.inf
     return Estimate(float(values.mean()), error, chance)
 
 
+def p_value_of_rate(rate: SuccessRate) -> float:
+    """Return the probability of at least this many hits if each trial is a hit by chance."""
+    return 1.0 if rate.hits == 0 else incomplete_beta(rate.chance, rate.hits, rate.trials - rate.hits + 1)
+
+
+def p_value_of_mean(estimate: Estimate) -> float:
+    """Return the probability of at least this mean if its expectation is chance, by the normal approximation."""
+    if estimate.error == 0:
+        return 0.0 if estimate.value > estimate.chance else 1.0
+    return 0.5 * math.erfc((estimate.value - estimate.chance) / estimate.error / math.sqrt(2))
+
+
+def p_value_of_ranks(hits: int, members: int, others: int, allowed: int) -> float:
+    """Return the probability that at least `hits` members rank above all others but the `allowed` highest ones.
+
+    If scores carry no information, members and others are in random order. The probability is then that of at most
+    `allowed` others among the first hits + allowed ranks. Unlike a binomial tail, it accounts for the threshold
+    being estimated too.
+    """
+    if hits == 0 or others <= allowed:
+        return 1.0
+    places = hits + allowed
+    everybody = _log_comb(members + others, places)
+    return min(
+        1.0,
+        math.fsum(
+            math.exp(_log_comb(others, above) + _log_comb(members, places - above) - everybody)
+            for above in range(max(0, places - members), allowed + 1)
+        ),
+    )
+
+
 def incomplete_beta(x: float, a: float, b: float) -> float:
-    """Give the regularised incomplete beta function I_x(a, b)."""
+    """Return the regularised incomplete beta function I_x(a, b)."""
     if x <= 0 or x >= 1:
         return float(x >= 1)
     # the continued fraction converges fast on this side of the mean only
@@ -119,7 +148,7 @@ def incomplete_beta(x: float, a: float, b: float) -> float:
 def _beta_fraction(x: float, a: float, b: float) -> float:
     """Evaluate 1 + d1/(1 + d2/(1 + ...)) of the incomplete beta function by Lentz's method."""
     value, upper, lower = 1.0, 1.0, 0.0
-    for term in range(1, TERMS):
+    for term in range(1, MAX_TERMS):
         half = term // 2
         if term % 2:
             step = -(a + half) * (a + b + half) * x / ((a + 2 * half) * (a + 2 * half + 1))
@@ -134,60 +163,22 @@ def _beta_fraction(x: float, a: float, b: float) -> float:
 
 
 def _lowest_share(hits: int, trials: int, tail: float) -> float:
-    """Give the smallest share under which so many hits or more are as likely as the tail."""
+    """Return the share under which at least this many hits have the probability `tail`."""
     if hits == 0:
         return 0.0
-    return _root(lambda share: incomplete_beta(share, hits, trials - hits + 1) - tail, 0.0, 1.0)
-
-
-def _normal_quantile(probability: float) -> float:
-    return _root(lambda at: 0.5 * math.erfc(-at / math.sqrt(2)) - probability, -40.0, 40.0)
-
-
-def _root(rising: Callable[[float], float], low: float, high: float) -> float:
-    """Halve until the place where a rising function crosses zero is found."""
-    for _ in range(HALVINGS):
+    low, high = 0.0, 1.0
+    for _ in range(BISECTIONS):
         middle = (low + high) / 2
-        low, high = (middle, high) if rising(middle) < 0 else (low, middle)
+        below = incomplete_beta(middle, hits, trials - hits + 1) < tail
+        low, high = (middle, high) if below else (low, middle)
     return (low + high) / 2
 
 
 def _shares_below(scores: Tensor, others: Tensor) -> Tensor:
-    """Give, for each score, the share of others that lie below it."""
+    """Return, for each score, the share of others below it."""
     ranked = others.sort().values
     left, right = torch.searchsorted(ranked, scores), torch.searchsorted(ranked, scores, right=True)
     return (left + right).double() / (2 * len(others))
-
-
-def chance_of_rate(rate: Rate) -> float:
-    """Give the probability of so many hits or more, if each trial is a hit by chance."""
-    return 1.0 if rate.hits == 0 else incomplete_beta(rate.chance, rate.hits, rate.trials - rate.hits + 1)
-
-
-def chance_of_mean(estimate: Estimate) -> float:
-    """Give the probability of such a mean or a larger one, if its expectation is chance; by the normal law."""
-    if estimate.error == 0:
-        return 0.0 if estimate.value > estimate.chance else 1.0
-    return 0.5 * math.erfc((estimate.value - estimate.chance) / estimate.error / math.sqrt(2))
-
-
-def chance_of_ranks(hits: int, members: int, others: int, allowed: int) -> float:
-    """Give the probability that so many members or more lie above all others but the `allowed` highest ones.
-
-    If scores say nothing, members and others are in random order. Then it is that of at most `allowed` others among
-    the first hits + allowed places. Unlike a binomial tail it knows that the threshold was estimated as well.
-    """
-    if hits == 0 or others <= allowed:
-        return 1.0
-    places = hits + allowed
-    everybody = _log_comb(members + others, places)
-    return min(
-        1.0,
-        math.fsum(
-            math.exp(_log_comb(others, above) + _log_comb(members, places - above) - everybody)
-            for above in range(max(0, places - members), allowed + 1)
-        ),
-    )
 
 
 def _log_comb(total: int, chosen: int) -> float:

@@ -1,13 +1,8 @@
-"""The search for a set of candidates, one of each given class, whose sum explains a target best.
+"""Unmixing: which of an attacker's candidates were mixed into a digest?
 
-A beam search fills in one class after another, each time with those candidates that leave the most credible rest.
-Then single members are exchanged for any candidate of their class as long as that helps.
-
-Unmixing: which of an attacker's candidates were mixed into a digest?
-
-Soft labels tell the classes and weights are equal, so a digest times SpD is a sum of one candidate of each known
-class, and noise. Found and true set are both held against the digest: where the true one fits better, the search
-gave up; where it does not, noise hid it.
+Soft labels reveal the classes and weights are equal, so a digest times SpD is a sum of one candidate of each known
+class, and noise. A beam search adds one class after another and keeps the candidates that leave the most likely rest.
+Then single members are exchanged for other candidates of their class as long as that improves the fit.
 """
 
 from collections import Counter
@@ -18,13 +13,13 @@ from math import comb, prod
 import torch
 from torch import Tensor
 
-from feddig.attacks.candidates import Backgrounds, Candidates, Noise, mixed_classes
-from feddig.attacks.statistics import Rate
+from feddig.attacks.candidates import Backgrounds, Candidates, Noise, read_classes
+from feddig.attacks.statistics import SuccessRate
 from feddig.digest.digest import Digest
 from feddig.errors import DataError
 
 BEAM = 100
-"""Sets that survive each class."""
+"""Sets that are kept after each class."""
 ORDERS = 4
 """Orders of the classes that are tried, at most."""
 POLISHED = 5
@@ -33,19 +28,92 @@ PASSES = 8
 """Exchanges of every member, at most."""
 
 
-def search_set(
+@dataclass(frozen=True)
+class Unmixing:
+    """How much of what an attack found is right."""
+
+    digests: SuccessRate
+    """Digests all of whose members were found; chance draws candidates of the right classes."""
+    members: SuccessRate
+    """Members found. The interval treats them as independent, which those of one digest are not."""
+    gave_up: int
+    """Digests where the truth fits better than what was found: a longer search would have found more."""
+    hidden: int
+    """Digests where something wrong fits as well as the truth: noise hides it."""
+    found_residuals: Tensor
+    true_residuals: Tensor
+
+
+def unmix(
+    digest: Digest,
+    pool: Candidates,
+    noise: Noise,
+    report: Callable[[int], None] | None = None,
+) -> Tensor:
+    """Find the members of each digest: [digests, SpD] rows of the pool; `report` receives how many are done."""
+    classes = read_classes(digest)
+    _check_enough(pool, classes)
+    spd = len(classes[0])
+    backgrounds = Backgrounds(pool, spd * noise.deviation)
+    found = []
+    for done, (features, own) in enumerate(zip(digest.features.flatten(1), classes, strict=True), 1):
+        found.append(_search_set(features * spd, own, pool, backgrounds, noise))
+        if report is not None:
+            report(done)
+    return torch.stack(found)
+
+
+def evaluate_unmixing(
+    found: Tensor, digest: Digest, pool: Candidates, members: Tensor, noise: Noise
+) -> Unmixing:
+    """Compare what was found with the true members [digests, SpD], given as rows of the pool."""
+    # added up in the same order, so that equal sets have equal residuals
+    found_residuals, true_residuals = (
+        noise.misfit(digest.features.flatten(1) - pool.features[rows.sort(1).values].mean(1))
+        for rows in (found, members)
+    )
+    hits = (found[:, :, None] == members[:, None, :]).any(2)
+    wrong = ~hits.all(1)
+    better = true_residuals < found_residuals
+    sizes = {label: len(rows) for label, rows in pool.rows.items()}
+    classes = read_classes(digest)
+    whole = [prod(1 / comb(sizes[label], own.count(label)) for label in set(own)) for own in classes]
+    single = [sum(min(1, own.count(label) / sizes[label]) for label in own) / len(own) for own in classes]
+    return Unmixing(
+        digests=SuccessRate(int((~wrong).sum()), len(hits), sum(whole) / len(whole)),
+        members=SuccessRate(int(hits.sum()), hits.numel(), sum(single) / len(single)),
+        gave_up=int((wrong & better).sum()),
+        hidden=int((wrong & ~better).sum()),
+        found_residuals=found_residuals,
+        true_residuals=true_residuals,
+    )
+
+
+def _check_enough(pool: Candidates, classes: list[tuple[int, ...]]) -> None:
+    """Check that no digest has more samples of a class than there are candidates."""
+    most: Counter[int] = Counter()
+    for own in classes:
+        most |= Counter(own)
+    for label, count in most.items():
+        if count > len(pool.rows.get(label, ())):
+            raise DataError(
+                f"a digest has {count} sample(s) of class {label}, more than there are candidates; enlarge the pool"
+            )
+
+
+def _search_set(
     target: Tensor,
     classes: tuple[int, ...],
     pool: Candidates,
     backgrounds: Backgrounds,
     noise: Noise,
 ) -> Tensor:
-    """Search with the classes in several orders, until two of them agree, and return the best set."""
-    # the class whose samples differ most tells most, so it goes first
+    """Search with the classes in several orders until two of them agree, and return the best set."""
+    # the class whose samples differ most is the most informative, so it comes first
     order = sorted(classes, key=backgrounds.scatter.__getitem__, reverse=True)
     finds: list[tuple[Tensor, Tensor]] = []
-    for turn in _turns(order)[:ORDERS]:
-        sets = _beam_search(target, turn, pool, backgrounds)
+    for rotated in _rotations(order)[:ORDERS]:
+        sets = _beam_search(target, rotated, pool, backgrounds)
         best = noise.misfit(target - pool.features[sets].sum(1)).argsort()[:POLISHED]
         members, misfit = _polish(target, sets[best], pool, noise)
         agreed = any(torch.equal(members, other) for other, _ in finds)
@@ -55,14 +123,15 @@ def search_set(
     return min(finds, key=lambda find: float(find[1]))[0]
 
 
-def _turns(order: list[int]) -> list[list[int]]:
-    """Give the order of the classes and others that start elsewhere in it, no two alike."""
-    turns = [order[start:] + order[:start] for start in range(len(order))]
-    return [list(turn) for turn in dict.fromkeys(map(tuple, [*turns, *(turn[::-1] for turn in turns)]))]
+def _rotations(order: list[int]) -> list[list[int]]:
+    """Return all distinct rotations of an order, then those of its reverse."""
+    rotations = [order[start:] + order[:start] for start in range(len(order))]
+    both = [*rotations, *(each[::-1] for each in rotations)]
+    return [list(each) for each in dict.fromkeys(map(tuple, both))]
 
 
 def _beam_search(target: Tensor, order: list[int], pool: Candidates, backgrounds: Backgrounds) -> Tensor:
-    """Fill in a candidate for each class in this order: [sets, SpD] rows of the pool, best first."""
+    """Choose a candidate for each class in this order: [sets, SpD] rows of the pool, best first."""
     sets = torch.empty(1, 0, dtype=torch.long)
     for place, label in enumerate(order):
         rest = backgrounds.of(order[place + 1 :])
@@ -82,7 +151,7 @@ def _beam_search(target: Tensor, order: list[int], pool: Candidates, backgrounds
 
 
 def _polish(target: Tensor, sets: Tensor, pool: Candidates, noise: Noise) -> tuple[Tensor, Tensor]:
-    """Exchange members one by one, each for the best of its class, and give the best set with its misfit."""
+    """Exchange members one by one, each for the best of its class, and return the best set with its misfit."""
     sets = sets.clone()
     misfits = noise.misfit(target - pool.features[sets].sum(1))
     for _ in range(PASSES):
@@ -102,87 +171,14 @@ def _polish(target: Tensor, sets: Tensor, pool: Candidates, noise: Noise) -> tup
 
 
 def _forbid_taken(misfits: Tensor, sets: Tensor, rows: Tensor) -> None:
-    """Forbid a candidate that is in the set already: each sample is mixed once."""
+    """Forbid candidates that are in the set already: each sample is mixed once."""
     for taken in sets.T:
         misfits.masked_fill_(taken[:, None] == rows, float("inf"))
 
 
 def _distinct(sets: Tensor) -> Tensor:
-    """Drop sets that an earlier one equals but for the order."""
+    """Drop sets that equal an earlier one in another order."""
     groups = torch.unique(sets.sort(1).values, dim=0, return_inverse=True)[1]
     first = torch.full((int(groups.max()) + 1,), len(groups))
     first.scatter_reduce_(0, groups, torch.arange(len(groups)), "amin")
     return sets[first.sort().values]
-
-
-@dataclass(frozen=True)
-class Unmixing:
-    """How much of it was right."""
-
-    digests: Rate
-    """Digests whose members were all found; chance draws candidates of the right classes."""
-    members: Rate
-    """Members found. The interval takes them for independent, which those of one digest are not."""
-    gave_up: int
-    """Digests where the truth fits better than what was found: a longer search would have found more."""
-    hidden: int
-    """Digests where something wrong fits as well as the truth: noise hid it."""
-    found_residuals: Tensor
-    true_residuals: Tensor
-
-
-def unmix(
-    digest: Digest,
-    pool: Candidates,
-    noise: Noise,
-    report: Callable[[int], None] | None = None,
-) -> Tensor:
-    """Find the members of each digest: [digests, SpD] rows of the pool; `report` hears how many are done."""
-    classes = mixed_classes(digest)
-    _check_enough(pool, classes)
-    spd = len(classes[0])
-    backgrounds = Backgrounds(pool, spd * noise.deviation)
-    found = []
-    for done, (features, own) in enumerate(zip(digest.features.flatten(1), classes, strict=True), 1):
-        found.append(search_set(features * spd, own, pool, backgrounds, noise))
-        if report is not None:
-            report(done)
-    return torch.stack(found)
-
-
-def evaluate_unmixing(
-    found: Tensor, digest: Digest, pool: Candidates, members: Tensor, noise: Noise
-) -> Unmixing:
-    """Hold what was found against the true members [digests, SpD], given as rows of the pool."""
-    # added up in the same order, so that equal sets have equal residuals
-    found_residuals, true_residuals = (
-        noise.misfit(digest.features.flatten(1) - pool.features[rows.sort(1).values].mean(1))
-        for rows in (found, members)
-    )
-    hits = (found[:, :, None] == members[:, None, :]).any(2)
-    wrong = ~hits.all(1)
-    better = true_residuals < found_residuals
-    sizes = {label: len(rows) for label, rows in pool.rows.items()}
-    classes = mixed_classes(digest)
-    whole = [prod(1 / comb(sizes[label], own.count(label)) for label in set(own)) for own in classes]
-    single = [sum(min(1, own.count(label) / sizes[label]) for label in own) / len(own) for own in classes]
-    return Unmixing(
-        digests=Rate(int((~wrong).sum()), len(hits), sum(whole) / len(whole)),
-        members=Rate(int(hits.sum()), hits.numel(), sum(single) / len(single)),
-        gave_up=int((wrong & better).sum()),
-        hidden=int((wrong & ~better).sum()),
-        found_residuals=found_residuals,
-        true_residuals=true_residuals,
-    )
-
-
-def _check_enough(pool: Candidates, classes: list[tuple[int, ...]]) -> None:
-    """Check that no digest has more samples of a class than there are candidates."""
-    most: Counter[int] = Counter()
-    for own in classes:
-        most |= Counter(own)
-    for label, count in most.items():
-        if count > len(pool.rows.get(label, ())):
-            raise DataError(
-                f"a digest has {count} sample(s) of class {label}, more than there are candidates; enlarge the pool"
-            )

@@ -1,5 +1,5 @@
-"""The audit: a silo plays the attacker against its own digests before anything is sent.
+"""The audit: a silo attacks its own digests before it sends them.
 
-One file holds one check. A check gives figures; which of them are beyond chance, and what colour that is, is judged
-at the end, over all checks together. A pass means that these attacks failed, never that the digests are private.
+Each check yields figures. At the end all checks are judged together: which figures are beyond chance, and which verdict
+(green, amber or red) each check gets. A pass means that these attacks failed, never that the digests are private.
 """

@@ -1,15 +1,15 @@
-"""What `feddig audit` is given: members, strangers and public images, the encoder, a guidance producer."""
+"""Load the inputs of `feddig audit`: members, non-members and public images, the encoder, a guidance producer."""
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from feddig.audit.findings import Effort
+from feddig.audit.audited import AuditImages
+from feddig.audit.findings import AttackBudget
 from feddig.core.samples import ImageSource, padded_shape
 from feddig.data.dataset import Dataset, Images
 from feddig.data.load import NAMES, load_dataset
@@ -31,16 +31,6 @@ _SPEC = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Inputs:
-    """Encoded images of all three kinds, no image in two of them."""
-
-    members: ImageSource
-    holdout: ImageSource
-    public: ImageSource
-    encoder: nn.Module
-
-
 def load_inputs(
     digest: Digest,
     *,
@@ -49,10 +39,10 @@ def load_inputs(
     public: str | None,
     encoder: str,
     data_dir: Path | None,
-    effort: Effort,
+    budget: AttackBudget,
     seed: int,
-) -> Inputs:
-    """Load and encode what the audit needs; without public images half of the holdout plays them."""
+) -> AuditImages:
+    """Load and encode the images of an audit; without public images, half of the holdout is used as public."""
     own = load_images("--members", members, data_dir, digest.silo)
     network = load_encoder(encoder, padded_shape(own)[0])
     if encoder_hash(network) != digest.facts["encoder"]:
@@ -60,32 +50,30 @@ def load_inputs(
             f"--encoder: {encoder} is not the one that the digests were made with, which is "
             f"{str(digest.facts['encoder'])[:12]}; give that one's file"
         )
-    seen = _hashes(own)
-    strangers = _unseen("--holdout", load_images("--holdout", holdout, data_dir, digest.silo), own, seen)
+    seen = set(_hash_images(own))
+    held_out = _unseen("--holdout", load_images("--holdout", holdout, data_dir, digest.silo), own, seen)
     if public is None:
-        order = numpy_stream(seed, "audit", "public half").permutation(len(strangers))
+        order = numpy_stream(seed, "audit", "public half").permutation(len(held_out))
         half = len(order) // 2
-        strangers, everybodys = (
-            _some(strangers, np.sort(order[:half])),
-            _some(strangers, np.sort(order[half:])),
-        )
+        shared = choose_images(held_out, np.sort(order[half:]))
+        held_out = choose_images(held_out, np.sort(order[:half]))
     else:
-        seen |= _hashes(strangers)
-        everybodys = _unseen("--public", load_images("--public", public, data_dir, digest.silo), own, seen)
+        seen |= set(_hash_images(held_out))
+        shared = _unseen("--public", load_images("--public", public, data_dir, digest.silo), own, seen)
     device = torch.device("cpu")
-    return Inputs(
+    return AuditImages(
         ImageSource(own, network, device),
-        ImageSource(_capped(strangers, effort.pool, seed, "holdout"), network, device),
-        ImageSource(_capped(everybodys, effort.public, seed, "public"), network, device),
+        ImageSource(_limit(held_out, budget.pool, seed, "holdout"), network, device),
+        ImageSource(_limit(shared, budget.public, seed, "public"), network, device),
         network,
     )
 
 
 def load_images(option: str, text: str, data_dir: Path | None, silo: int = 0) -> Images:
-    """Load PLACE[:PART][:FIRST-LAST], where PLACE is a known name, an .npz file, a folder, or an experiment's file."""
+    """Load PLACE[:PART][:FIRST-LAST], where PLACE is a known name, an .npz file, a folder or an experiment's file."""
     read = _SPEC.fullmatch(text)
     if read is None:
-        raise SettingError(f"{option}: names nothing; give a data set's name, an .npz file or a folder")
+        raise SettingError(f"{option}: is empty; give a data set's name, an .npz file or a folder")
     place, part = read["place"], read["part"]
     images = (
         _share(option, Path(place), part or "train", data_dir, silo)
@@ -99,11 +87,11 @@ def load_images(option: str, text: str, data_dir: Path | None, silo: int = 0) ->
         raise SettingError(
             f"{option}: rows {first}-{last} asked for, but there are {len(images)}, counted from 0"
         )
-    return _some(images, np.arange(first, last + 1))
+    return choose_images(images, np.arange(first, last + 1))
 
 
 def find_place(option: str, place: str, data_dir: Path | None) -> tuple[str, Path | None]:
-    """Tell what a place is in an experiment's words, data.name and data.path: a known set, a file or a folder."""
+    """Return data.name and data.path of an experiment for a known data set, a file or a folder."""
     if place in NAMED:
         return place, None
     path = Path(place).expanduser()
@@ -120,7 +108,7 @@ def find_place(option: str, place: str, data_dir: Path | None) -> tuple[str, Pat
 
 
 def load_guidance(path: Path, code_shape: Sequence[int], image_shape: tuple[int, int, int]) -> nn.Module:
-    """Load guidance.safetensors of a results folder; only the guidance producer that FedDig builds itself."""
+    """Load guidance.safetensors of a results folder; custom guidance producers are not supported."""
     arrays, _ = read_tensors(path, "guidance")
     with torch.random.fork_rng(devices=[]):
         network = build_guidance("deconvolution", tuple(code_shape), image_shape)
@@ -128,7 +116,7 @@ def load_guidance(path: Path, code_shape: Sequence[int], image_shape: tuple[int,
         network.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in arrays.items()})
     except RuntimeError:
         raise FileFormatError(
-            f"{path}: holds weights of another network than 'deconvolution' for these digests; leave --guidance out"
+            f"{path}: holds the weights of another network than 'deconvolution' for these digests; leave --guidance out"
         ) from None
     return network.eval().requires_grad_(False)
 
@@ -150,7 +138,7 @@ def _part(option: str, dataset: Dataset, part: str) -> Images:
 
 
 def _share(option: str, path: Path, part: str, data_dir: Path | None, silo: int) -> Images:
-    """Give the part of the digest's silo in an experiment."""
+    """Return the share of the digest's silo in an experiment."""
     layout = lay_out(read_experiment(path).located(data_dir))
     shares = layout.partition.shares
     if silo not in range(len(shares)):
@@ -159,44 +147,42 @@ def _share(option: str, path: Path, part: str, data_dir: Path | None, silo: int)
     rows = (
         np.concatenate([share.train, share.validation, share.test]) if part == "all" else getattr(share, part)
     )
-    return _some(layout.dataset.train, rows)
+    return choose_images(layout.dataset.train, rows)
 
 
-def _some(images: Images, rows: np.ndarray) -> Images:
+def choose_images(images: Images, rows: np.ndarray) -> Images:
+    """Return some of the images."""
     return Images(choose(images.pixels, rows), images.labels[rows])
 
 
-def _capped(images: Images, most: int, seed: int, name: str) -> Images:
+def _limit(images: Images, most: int, seed: int, name: str) -> Images:
     if len(images) <= most:
         return images
     rows = numpy_stream(seed, "audit", name).choice(len(images), size=most, replace=False)
-    return _some(images, np.sort(rows))
+    return choose_images(images, np.sort(rows))
 
 
 def _unseen(option: str, images: Images, own: Images, seen: set[str]) -> Images:
-    """Drop images that are members, or were given before: they would pass for strangers."""
+    """Drop images that are members or were given before: they are no non-members."""
     if padded_shape(images) != padded_shape(own):
         raise DataError(
             f"{option}: its images are of shape {padded_shape(images)}, those of --members {padded_shape(own)} "
             "(channels, height, width); give images of the same kind"
         )
-    rows = np.array([row for row, name in enumerate(_names(images)) if name not in seen], dtype=np.int64)
+    rows = np.array(
+        [row for row, name in enumerate(_hash_images(images)) if name not in seen], dtype=np.int64
+    )
     if len(rows) < 2:
         raise DataError(
             f"{option}: all of its images are members or given twice; give images that were not used"
         )
-    return _some(images, rows)
+    return choose_images(images, rows)
 
 
-def _hashes(images: Images) -> set[str]:
-    return set(_names(images))
-
-
-def _names(images: Images) -> Sequence[str]:
-    """Name each image by its content, whatever the type of its numbers."""
+def _hash_images(images: Images) -> list[str]:
+    """Hash the content of each image, independent of the type of its numbers."""
     source = ImageSource(images, None, torch.device("cpu"))
-    names: list[str] = []
+    hashes: list[str] = []
     for rows in torch.split(torch.arange(len(source)), 1024):
-        pixels: Tensor = source.images(rows)
-        names += [content_hash(image.tobytes()) for image in pixels.numpy()]
-    return names
+        hashes += [content_hash(image.tobytes()) for image in source.images(rows).numpy()]
+    return hashes

@@ -1,120 +1,118 @@
-"""Check 5, inversion: what images can be painted from digests, and are they liker to members than to strangers?"""
+"""Check 5, inversion: are images recovered from digests closer to members than to non-members?"""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from feddig.attacks.candidates import AgreedEncoder, clip_as_agreed
+from feddig.attacks.candidates import ClippedEncoder, apply_public_clip
 from feddig.attacks.inversion import (
-    Inversion,
-    denoise,
+    IMITATED,
+    apply_in_batches,
     evaluate_inversion,
     imitate_digests,
     optimise_images,
-    paint,
+    train_decoder,
     train_denoiser,
-    train_pseudo_inverse,
 )
-from feddig.attacks.statistics import Estimate
+from feddig.audit.audited import AuditedDigests, features_of, image_shape
 from feddig.audit.findings import Figure, Finding, Limits, figure_of_mean, figure_of_rate
-from feddig.audit.subject import Subject, features_of, image_shape
 
-TITLE = "Inversion into images"
-LIMITS = ("inversion_red",)
 COMPARED = 16
-"""Members of a digest that a painting is compared with, at most."""
+"""Members of a digest that an image is compared with, at most."""
 OPTIMISED = 512
-"""Imitated digests that the denoiser behind the optimiser learns from: each takes as long as a real one."""
+"""Imitated digests that the optimiser's denoiser is trained on: each takes as long as a real one."""
 
 
 def check_inversion(
-    subject: Subject, limits: Limits, report: Callable[[str], None] | None = None
+    audited: AuditedDigests, limits: Limits, report: Callable[[str], None]
 ) -> tuple[Finding, dict[str, Tensor]]:
-    """Paint by a trained pseudo-inverse and by optimisation, each also denoised, and compare; give the images too."""
-    effort, count = subject.effort, min(subject.effort.inverted, len(subject.groups))
-    features, groups = subject.digest.features[:count], subject.groups[:count]
-    painted = _paint(subject, features, report or (lambda name: None))
-    shown = groups[:, : min(COMPARED, groups.shape[1])]
-    members = subject.members.images(shown.flatten()).view(*shown.shape, *image_shape(subject.public))
-    strangers = _strangers(subject, shown)
+    """Recover images by a decoder and by optimisation, each also denoised; return them by the attack's name."""
+    budget, count = audited.budget, min(audited.budget.inverted, len(audited.groups))
+    recovered = _recover_images(audited, audited.digest.features[:count], report)
+    compared = audited.groups[:count, :COMPARED]
+    images = audited.images
+    members = images.members.images(compared.flatten()).view(*compared.shape, *image_shape(images.public))
+    nonmembers = _draw_nonmembers(audited, compared)
+    results = {name: evaluate_inversion(each, members, nonmembers) for name, each in recovered.items()}
     figures: list[Figure] = []
-    closest: tuple[str, Inversion] | None = None
-    for name, images in painted.items():
-        result = evaluate_inversion(images, members, strangers)
-        figures += _figures(name, result, limits)
-        if closest is None or result.closer.share > closest[1].closer.share:
-            closest = name, result
-    assert closest is not None
-    name, result = closest
+    for name, result in results.items():
+        figures += [
+            figure_of_rate(f"closer to a member ({name})", result.closer, limits, limits.inversion_red),
+            figure_of_mean(f"SSIM ({name})", result.ssim, limits, tested=False),
+            figure_of_mean(f"PSNR in dB ({name})", result.psnr, limits, tested=False),
+        ]
+    name, best = max(results.items(), key=lambda each: each[1].closer.share)
     sentence = (
-        f"The image recovered from a digest ({name}) was liker to one of its members than to strangers of the same "
-        f"classes in {result.closer.share:.0%} of {count} digests (chance: 50 %); SSIM {result.ssim.value:.3f} against "
-        f"{result.ssim.chance:.3f} for strangers."
+        f"The image recovered from a digest ({name}) was closer to one of its members than to non-members of the "
+        f"same classes in {best.closer.share:.0%} of {count} digests (chance: 50 %); SSIM {best.ssim.value:.3f}, for "
+        f"non-members {best.ssim.chance:.3f}."
     )
     details = {
         "digests": count,
-        "compared_members": shown.shape[1],
-        "training_steps": effort.training_steps,
-        "changes": effort.changes,
-        "public": len(subject.public),
-        "baseline": "as many strangers of the same classes, from the holdout",
+        "compared_members": compared.shape[1],
+        "training_steps": budget.training_steps,
+        "changes": budget.changes,
+        "public": len(images.public),
+        "baseline": "as many non-members of the same classes, from the holdout",
     }
-    return Finding("inversion", TITLE, sentence, figures, details=details, limits=LIMITS), painted
+    finding = Finding(
+        "inversion", "Inversion into images", sentence, figures, details=details, limits=("inversion_red",)
+    )
+    return finding, recovered
 
 
-def _paint(subject: Subject, features: Tensor, report: Callable[[str], None]) -> dict[str, Tensor]:
-    effort, seed, shape = subject.effort, subject.seed, image_shape(subject.public)
-    public = subject.public.images(torch.arange(len(subject.public)))
-    codes, spd = clip_as_agreed(features_of(subject.public), subject.file), subject.groups.shape[1]
-    encoder = AgreedEncoder(subject.encoder, subject.file)
-    images: dict[str, Tensor] = {}
+def _recover_images(
+    audited: AuditedDigests, features: Tensor, report: Callable[[str], None]
+) -> dict[str, Tensor]:
+    budget, seed, shape = audited.budget, audited.seed, image_shape(audited.images.public)
+    public = audited.images.public.images(torch.arange(len(audited.images.public)))
+    codes = apply_public_clip(features_of(audited.images.public), audited.file)
+    encoder = ClippedEncoder(audited.images.encoder, audited.file)
     report("training the pseudo-inverse")
-    decoder = train_pseudo_inverse(encoder, public, seed=seed, steps=effort.training_steps)
+    decoder = train_decoder(encoder, public, seed=seed, steps=budget.training_steps)
 
     def decode(codes: Tensor) -> Tensor:
-        return paint(decoder, codes)
+        return apply_in_batches(decoder, codes)
 
     def optimise(codes: Tensor) -> Tensor:
         parts = torch.split(codes, 256)
-        return torch.cat([optimise_images(encoder, part, shape, changes=effort.changes) for part in parts])
+        return torch.cat([optimise_images(encoder, part, shape, changes=budget.changes) for part in parts])
 
-    for name, attack, imitations in (("pseudo-inverse", decode, 2000), ("optimisation", optimise, OPTIMISED)):
+    recovered: dict[str, Tensor] = {}
+    for name, attack, imitations in (
+        ("pseudo-inverse", decode, IMITATED),
+        ("optimisation", optimise, OPTIMISED),
+    ):
         report(name)
-        images[name] = attack(features)
+        recovered[name] = attack(features)
         report(f"{name}, denoised")
         imitated, clean = imitate_digests(
-            codes, public, spd, subject.noise, seed=seed, count=min(imitations, 4 * effort.training_steps)
+            codes,
+            public,
+            audited.groups.shape[1],
+            audited.noise,
+            seed=seed,
+            count=min(imitations, 4 * budget.training_steps),
         )
-        denoiser = train_denoiser(attack(imitated), clean, seed=seed, steps=effort.training_steps)
-        images[f"{name}, denoised"] = denoise(denoiser, images[name])
-    return images
+        denoiser = train_denoiser(attack(imitated), clean, seed=seed, steps=budget.training_steps)
+        recovered[f"{name}, denoised"] = apply_in_batches(denoiser, recovered[name])
+    return recovered
 
 
-def _figures(name: str, result: Inversion, limits: Limits) -> list[Figure]:
-    def likeness(measure: str, estimate: Estimate) -> Figure:
-        return figure_of_mean(f"{measure} ({name})", estimate, limits, tested=False)
-
-    return [
-        figure_of_rate(f"liker to a member ({name})", result.closer, limits, limits.inversion_red),
-        likeness("SSIM", result.ssim),
-        likeness("PSNR in dB", result.psnr),
-    ]
-
-
-def _strangers(subject: Subject, shown: Tensor) -> Tensor:
-    """Draw for every member a stranger of the same class from the holdout, none twice for one digest if possible."""
-    draw = subject.stream("strangers to paintings")
-    labels = subject.members.labels[shown]
-    chosen = torch.empty_like(shown)
-    everybody = torch.arange(len(subject.holdout))
+def _draw_nonmembers(audited: AuditedDigests, compared: Tensor) -> Tensor:
+    """Draw for each member a non-member of its class from the holdout, if possible none twice for one digest."""
+    holdout, draw = audited.images.holdout, audited.stream("strangers to paintings")
+    labels = audited.images.members.labels[compared]
+    chosen = torch.empty_like(compared)
+    everybody = torch.arange(len(holdout))
     for label in torch.unique(labels):
-        rows = everybody[subject.holdout.labels == label]
-        # a class that no stranger has is played by any
+        rows = everybody[holdout.labels == label]
+        # if no non-member has the class, any of them is drawn
         rows = rows if len(rows) else everybody
         for digest, own in enumerate(labels == label):
             needed = int(own.sum())
             if needed:
                 order = torch.randperm(len(rows), generator=draw)
                 chosen[digest, own] = rows[order.repeat(-(-needed // len(rows)))[:needed]]
-    return subject.holdout.images(chosen.flatten()).view(*shown.shape, *image_shape(subject.public))
+    return holdout.images(chosen.flatten()).view(*compared.shape, *image_shape(audited.images.public))

@@ -1,10 +1,10 @@
-"""`feddig advise`: try settings of digests on an experiment's own data, and say which meets given limits."""
+"""`feddig advise`: try privacy settings on an experiment's own data, and recommend one that meets given limits."""
 
 import json
 import math
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -13,7 +13,7 @@ from feddig.commands import options
 from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
-    from feddig.advise.choose import Row, Setting
+    from feddig.advise.choose import Setting, SettingResult
 
 MIXINGS = ("random", "within-class")
 FULL = {
@@ -38,7 +38,7 @@ def advise_command(
         float, typer.Option(min=0, max=1, help="Largest share of records that may be linked to their digest.")
     ],
     max_record_epsilon: Annotated[
-        float, typer.Option(min=0, help="Largest epsilon of a record, as accounted for; inf: any.")
+        float, typer.Option(min=0, help="Largest proved epsilon of a record; inf: any.")
     ],
     file: options.ExperimentFile = None,
     overrides: options.Overrides = None,
@@ -47,14 +47,14 @@ def advise_command(
         typer.Option(help="A data set's name, an .npz file or a folder, instead of the experiment's."),
     ] = None,
     out: Annotated[
-        Path, typer.Option(help="Folder for the advice; finished settings in it are kept.")
+        Path, typer.Option(help="Folder for the advice; finished settings in it are not tried again.")
     ] = Path("results/advice"),
     min_accuracy: Annotated[
         float | None,
         typer.Option(min=0, max=100, help="Smallest test accuracy of the short run, in percent."),
     ] = None,
     samples_per_digest: Annotated[
-        str | None, typer.Option(help=f"Numbers, with commas between; {FULL['samples_per_digest']}.")
+        str | None, typer.Option(help=f"Comma-separated numbers; {FULL['samples_per_digest']}.")
     ] = None,
     mixing: Annotated[str | None, typer.Option(help="Of random,within-class; both.")] = None,
     mechanisms: Annotated[str | None, typer.Option(help=f"Of {FULL['mechanisms']}; all.")] = None,
@@ -72,17 +72,17 @@ def advise_command(
         float | None, typer.Option(help="Delta of discrete-gaussian; the experiment's, else 1e-6.")
     ] = None,
     algorithm: Annotated[
-        str, typer.Option(help="What learns in the short run: digests-only, or feddig.")
+        str, typer.Option(help="Algorithm of the short run: digests-only or feddig.")
     ] = "digests-only",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the short run.")] = 5,
     joint_steps: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Steps on digests in a round, for all SpD alike; the experiment's, else 50."
+            min=1, help="Steps on digests per round, the same for every SpD; the experiment's, else 50."
         ),
     ] = None,
     silo: Annotated[
-        int | None, typer.Option(min=0, help="Whose digests are attacked; the one with most images.")
+        int | None, typer.Option(min=0, help="Silo whose digests are attacked; the one with most images.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="A small grid and smaller attacks.")] = False,
     device: options.Device = "auto",
@@ -91,7 +91,7 @@ def advise_command(
     as_json: options.Json = False,
     log_level: options.Level = options.LogLevel.warning,
 ) -> None:
-    """Try settings of digests: what they promise, what attacks find, what a model learns; recommend one."""
+    """Try privacy settings: what they promise, what attacks find, what a model learns; recommend one."""
     options.show_log(log_level)
     _check_limits(max_link_rate, max_record_epsilon, min_accuracy)
     _check_noise(clip_bound, delta)
@@ -99,7 +99,7 @@ def advise_command(
 
     chosen = SMALL if quick else FULL
     sizes = [
-        _size(text)
+        _samples_per_digest(text)
         for text in options.listed("--samples-per-digest", samples_per_digest or chosen["samples_per_digest"])
     ]
     mixings = options.listed("--mixing", mixing or chosen["mixing"], MIXINGS)
@@ -107,50 +107,52 @@ def advise_command(
     levels = _numbers("--epsilons", epsilons or chosen["epsilons"])
     papers = _numbers("--paper-epsilons", paper_epsilons or chosen["paper_epsilons"])
 
-    from feddig.advise.choose import Wanted, choose, explain
-    from feddig.advise.grid import Pace, lay_grid, pace_experiment
-    from feddig.advise.page import as_rich, write_advice
+    from feddig.advise.advice_files import terminal_table, write_advice
+    from feddig.advise.choose import UserLimits, choose_setting, explain_choice
+    from feddig.advise.grid import ShortRun, list_settings, shorten_experiment
     from feddig.advise.sweep import sweep
-    from feddig.audit.findings import Effort
+    from feddig.audit.findings import AttackBudget
 
     overrides = [*_data_settings(data, data_dir), *(overrides or [])]
-    shared = pace_experiment(
+    shared = shorten_experiment(
         options.chosen_experiment(file, overrides, data_dir),
-        Pace(algorithm, rounds, joint_steps, clip_bound, delta),
+        ShortRun(algorithm, rounds, joint_steps, clip_bound, delta),
     )
-    # whole minutes for each setting above that, and too few digests of so many samples to tell much
-    effort = Effort(largest_unmixed=LARGEST_UNMIXED)
+    # above that, unmixing takes minutes per setting and has too few digests to be informative
+    budget = AttackBudget(largest_unmixed=LARGEST_UNMIXED)
     console = Console(stderr=True, quiet=quiet)
 
-    def heard(number: int, total: int, setting: "Setting", outcome: "Row | str", left: float) -> None:
+    def on_done(
+        number: int, total: int, setting: "Setting", outcome: "SettingResult | str", left: float
+    ) -> None:
         console.print(
-            f"{number:>3} of {total}  {setting}  {_spell(outcome)}  {left:.0f} s left",
+            f"{number:>3} of {total}  {setting}  {_describe(outcome)}  {left:.0f} s left",
             markup=False, highlight=False, soft_wrap=True,
         )  # fmt: skip
 
     with options.hint(f"finished settings are kept: give the same command again to continue in {out}"):
         swept = sweep(
             shared,
-            lay_grid(sizes, mixings, names, levels, papers),
+            list_settings(sizes, mixings, names, levels, papers),
             out,
-            effort=effort.quick() if quick else effort,
+            budget=budget.quick() if quick else budget,
             silo=silo,
             device=device,
-            heard=heard,
+            on_done=on_done,
         )
-    if not swept.rows:
+    if not swept.results:
         raise FedDigError(f"every setting failed; the first: {next(iter(swept.failures.values()))}")
-    wanted = Wanted(max_link_rate, max_record_epsilon, min_accuracy)
-    choice = choose(swept.rows, wanted)
-    advice = write_advice(out, swept.rows, swept.failures, swept.facts, choice, wanted)
+    limits = UserLimits(max_link_rate, max_record_epsilon, min_accuracy)
+    choice = choose_setting(swept.results, limits)
+    advice = write_advice(out, swept.results, swept.failures, swept.facts, choice, limits)
     if as_json:
         print(json.dumps({"path": str(out), **advice}, indent=2, allow_nan=False))
         return
-    # in a pipe there is no width to fit, and a cut table is of no use
-    Console(width=None if sys.stdout.isatty() else 180).print(as_rich(swept.rows, choice, wanted))
+    # a pipe has no width, and the table must not be cut there
+    Console(width=None if sys.stdout.isatty() else 180).print(terminal_table(swept.results, choice, limits))
     for name, why in swept.failures.items():
         print(f"failed: {name}: {why}")
-    print("\n" + "\n".join(explain(choice, wanted, len(swept.rows))))
+    print("\n" + "\n".join(explain_choice(choice, limits, len(swept.results))))
     print("\n" + "\n".join(f"- {sentence}" for sentence in advice["caveats"]))
     print(f"\nadvice  {out / 'advice.json'}")
 
@@ -165,19 +167,19 @@ def _data_settings(data: str | None, data_dir: Path | None) -> list[str]:
 
 
 def _check_limits(*limits: float | None) -> None:
-    # typer's own limits let NaN pass, which compares false with everything
+    # typer's own limits accept NaN, which compares false with everything
     if any(limit is not None and math.isnan(limit) for limit in limits):
         raise FedDigError("--max-link-rate, --max-record-epsilon and --min-accuracy must be numbers, not nan")
 
 
 def _check_noise(clip_bound: float | None, delta: float | None) -> None:
     if clip_bound is not None and not 0 < clip_bound < math.inf:
-        raise FedDigError(f"--clip-bound: {clip_bound:g} is no finite number above 0")
+        raise FedDigError(f"--clip-bound: {clip_bound:g} is not a finite number above 0")
     if delta is not None and not 0 < delta < 1:
         raise FedDigError(f"--delta: {delta:g} is not between 0 and 1")
 
 
-def _size(text: str) -> int:
+def _samples_per_digest(text: str) -> int:
     number = options.whole_number("--samples-per-digest", text)
     if not number:
         raise FedDigError("--samples-per-digest: must be at least 1, not 0")
@@ -192,12 +194,12 @@ def _numbers(option: str, text: str) -> list[float]:
         except ValueError:
             number = math.nan
         if not 0 < number < math.inf:
-            raise FedDigError(f"{option}: {each!r} is no finite number above 0")
+            raise FedDigError(f"{option}: {each!r} is not a finite number above 0")
         numbers.append(number)
     return list(dict.fromkeys(numbers))
 
 
-def _spell(outcome: Any) -> str:
+def _describe(outcome: "SettingResult | str") -> str:
     if isinstance(outcome, str):
         return f"failed: {outcome}"
     return f"linked {outcome.linked.share:.1%}, accuracy {outcome.accuracy:.1f} %"

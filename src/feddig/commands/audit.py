@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -14,12 +14,9 @@ from rich.console import Console
 from feddig.commands.options import DataDir, Json, Level, LogLevel, Quiet, show_log
 from feddig.errors import DivergenceError, FedDigError
 
-if TYPE_CHECKING:
-    from feddig.audit.findings import Effort
-
 
 class FailOn(StrEnum):
-    """From which light on the command fails."""
+    """The verdict from which on the command fails."""
 
     never = "never"
     amber = "amber"
@@ -33,12 +30,14 @@ FAILED = 1
 
 def audit_command(
     digests: Annotated[Path, typer.Option(help="Digest file that is to be sent.")],
-    members: Annotated[str, typer.Option(metavar="DATA", help=f"What it was made of: {DATA}.")],
+    members: Annotated[str, typer.Option(metavar="DATA", help=f"The images it was made of: {DATA}.")],
     holdout: Annotated[str, typer.Option(metavar="DATA", help="Images of the same kind that were not used.")],
     out: Annotated[Path, typer.Option(help="New folder for report.html, audit.json and pictures.")],
     public: Annotated[
         str | None,
-        typer.Option(metavar="DATA", help="What attackers learn from; without it, half of the holdout."),
+        typer.Option(
+            metavar="DATA", help="Images that attackers learn from; without it, half of the holdout."
+        ),
     ] = None,
     encoder: Annotated[
         str, typer.Option(help="The digests' encoder: default, even, or its file.")
@@ -46,44 +45,46 @@ def audit_command(
     guidance: Annotated[
         Path | None,
         typer.Option(
-            help="guidance.safetensors of a run, for pictures of what the moderator sees; without it, learnt here."
+            help="guidance.safetensors of a run, for pictures of what the moderator sees; without it, trained here."
         ),
     ] = None,
     thresholds: Annotated[
-        Path | None, typer.Option(help="TOML file with limits of the lights (docs/reference/audit.md).")
+        Path | None, typer.Option(help="TOML file with the limits of the verdicts (docs/reference/audit.md).")
     ] = None,
     mixing_seed: Annotated[
         int | None,
         typer.Option(
-            min=0, help="The seed that seeded digests were mixed by: attack these, and no rehearsal."
+            min=0, help="Seed of seeded digests: attack the file's own digests instead of trial digests."
         ),
     ] = None,
-    digests_at_most: Annotated[int, typer.Option(min=10, help="Digests that are attacked.")] = 400,
+    digests_at_most: Annotated[int, typer.Option(min=10, help="Digests to attack, at most.")] = 400,
     pool: Annotated[int, typer.Option(min=20, help="Candidates for unmixing, members included.")] = 10_000,
     canaries: Annotated[int, typer.Option(min=10, help="Planted records.")] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of all that the audit draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the audit's own random numbers.")] = 0,
     threads: Annotated[
-        int, typer.Option(min=1, help="CPU threads; networks this small gain little from more.")
+        int, typer.Option(min=1, help="CPU threads; such small networks gain little from more.")
     ] = 1,
     quick: Annotated[bool, typer.Option("--quick", help="Smaller attacks: two minutes at most.")] = False,
     pictures: Annotated[
         bool, typer.Option("--pictures/--no-pictures", help="Whether the page shows members' images.")
     ] = True,
-    fail_on: Annotated[FailOn, typer.Option(help="Exit with code 1 at this light.")] = FailOn.never,
+    fail_on: Annotated[
+        FailOn, typer.Option(help="Exit with code 1 if the verdict is this or worse.")
+    ] = FailOn.never,
     data_dir: DataDir = None,
     quiet: Quiet = False,
     as_json: Json = False,
     log_level: Level = LogLevel.warning,
 ) -> None:
-    """Play the attacker on digests before they are sent; write a report with a light for each of seven checks."""
+    """Attack digests before they are sent; write a report with a verdict for each of seven checks."""
     show_log(log_level)
     _check_out(out)
     import torch
 
     from feddig.audit.audit import run_audit
-    from feddig.audit.findings import Effort, read_limits
+    from feddig.audit.audited import image_shape, prepare_audit
+    from feddig.audit.findings import AttackBudget, read_limits
     from feddig.audit.inputs import load_guidance, load_inputs
-    from feddig.audit.subject import image_shape, prepare_subject
     from feddig.digest.digest_file import read_digest
     from feddig.report.audit import write_audit
     from feddig.report.pictures import draw_membership, draw_recovered
@@ -91,47 +92,38 @@ def audit_command(
 
     torch.set_num_threads(threads)
     limits, digest = read_limits(thresholds), read_digest(digests)
-    effort = _effort(Effort(digests=digests_at_most, pool=pool, canaries=canaries), quick=quick)
+    budget = AttackBudget(digests=digests_at_most, pool=pool, canaries=canaries)
+    budget = budget.quick() if quick else budget
     console = Console(stderr=True, quiet=quiet)
     console.print("reading and encoding images", highlight=False)
-    inputs = load_inputs(
+    images = load_inputs(
         digest,
         members=members,
         holdout=holdout,
         public=public,
         encoder=encoder,
         data_dir=data_dir,
-        effort=effort,
+        budget=budget,
         seed=seed,
     )
-    shape = image_shape(inputs.members)
+    shape = image_shape(images.members)
     producers = (
         {} if guidance is None else {"guidance": load_guidance(guidance, digest.features.shape[1:], shape)}
     )
-    subject = prepare_subject(
-        digest,
-        inputs.members,
-        inputs.holdout,
-        inputs.public,
-        inputs.encoder,
-        effort,
-        seed=seed,
-        mixing_seed=mixing_seed,
-    )
+    audited = prepare_audit(digest, images, budget, seed=seed, mixing_seed=mixing_seed)
     if pictures and not producers:
-        console.print("learning guidance as a moderator does", highlight=False)
+        console.print("training guidance as a moderator does", highlight=False)
         try:
-            learnt = learn_guidance(subject.whole.digest, subject.encoder, shape, seed=seed)
+            learnt = learn_guidance(audited.known.digest, images.encoder, shape, seed=seed)
             producers = {"guidance, learnt here": learnt}
         except DivergenceError as error:
             console.print(f"no pictures of guidance: {error}", markup=False, highlight=False)
-    names = {"digests": digests.name, "members": members, "holdout": holdout, "public": public or ""}
     audit = run_audit(
-        subject,
+        audited,
         limits,
-        names=names,
+        names={"digests": digests.name, "members": members, "holdout": holdout, "public": public or ""},
         guidance=producers,
-        say=lambda text: console.print(text, highlight=False),
+        report=lambda text: console.print(text, highlight=False),
     )
     drawn = {"membership": draw_membership(audit.curves)} if audit.curves else {}
     if pictures and audit.pictures:
@@ -143,9 +135,9 @@ def audit_command(
         "threads": threads, "quick": quick, "no-pictures": not pictures, "data-dir": data_dir, "out": "again",
     }  # fmt: skip
     shown = [*audit.pictures] if "inversion" in drawn else []
-    report = {**audit.report, "command": _spell(given), "pictured": shown}
+    report = {**audit.report, "command": _command_line(given), "pictured": shown}
     write_audit(out, report, drawn)
-    _tell_the_run(out, console)
+    _rebuild_run_page(out, console)
     if as_json:
         print(json.dumps({"path": str(out), **report}, indent=2, allow_nan=False))
     else:
@@ -167,8 +159,8 @@ def _check_out(out: Path) -> None:
         )
 
 
-def _tell_the_run(out: Path, console: Console) -> None:
-    """Let the page of the run that the audit lies in show it; a page that cannot be made does not undo the audit."""
+def _rebuild_run_page(out: Path, console: Console) -> None:
+    """Rebuild the page of the run whose folder contains the audit; if that fails, the audit is still written."""
     from feddig.report.page import rebuild_run_page
 
     try:
@@ -180,8 +172,8 @@ def _tell_the_run(out: Path, console: Console) -> None:
         console.print(f"the run's page shows it now: {page}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _spell(options: Mapping[str, Any]) -> str:
-    """Spell the command that repeats this audit; what was not given is left out."""
+def _command_line(options: Mapping[str, Any]) -> str:
+    """Return the command that repeats this audit; options that were not given are left out."""
     words = ["feddig", "audit"]
     for name, value in options.items():
         if value is True:
@@ -191,19 +183,19 @@ def _spell(options: Mapping[str, Any]) -> str:
     return shlex.join(words)
 
 
-def _effort(effort: "Effort", *, quick: bool) -> "Effort":
-    return effort.quick() if quick else effort
-
-
-def _fails(light: str, fail_on: FailOn) -> bool:
-    return light == "red" if fail_on is FailOn.red else fail_on is FailOn.amber and light in ("amber", "red")
+def _fails(verdict: str, fail_on: FailOn) -> bool:
+    return (
+        verdict == "red" if fail_on is FailOn.red else fail_on is FailOn.amber and verdict in ("amber", "red")
+    )
 
 
 def _print(report: dict[str, Any], out: Path, *, pictured: bool) -> None:
-    for check in report["checks"]:
+    verdict, checks = report["light"], report["checks"]
+    worst = sum(check["light"] == verdict for check in checks)
+    print(f"Verdict: {verdict} ({worst} of {len(checks)} checks). {report['meaning']}\n")
+    for check in checks:
         print(f"{check['number']} {check['light']:<8} {check['title']}")
         print(f"           {check['sentence']}")
-    print(f"\n{report['meaning']}")
-    print(f"figures {out / 'audit.json'}\npage    {out / 'report.html'}")
+    print(f"\nfigures {out / 'audit.json'}\npage    {out / 'report.html'}")
     if pictured:
         print("The page shows members' own images: keep it at the silo.", file=sys.stderr)
