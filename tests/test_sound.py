@@ -256,6 +256,10 @@ def test_public_labels_are_taken_for_what_they_are() -> None:
         ({"delta": 0.0}, "privacy.delta: discrete-gaussian needs one above 0"),
         ({"mechanism": "discrete-laplace"}, "privacy.delta: discrete-laplace does not use it"),
         ({"adjacency": "replace-one"}, "privacy.label_epsilon: replace-one adjacency needs noise"),
+        (
+            {"adjacency": "same-lable"},
+            "privacy.adjacency: 'same-lable' is not known; did you mean 'same-label'?",
+        ),
         ({"label_epsilon": 1.0}, "privacy.label_epsilon: under same-label adjacency labels are public"),
         ({"epsilon": 0.0}, "privacy.epsilon: must be a finite number above 0"),
         ({"epsilon": math.inf}, "privacy.epsilon: must be a finite number above 0"),
@@ -392,6 +396,22 @@ def test_a_file_that_garbles_its_contract_is_refused(
     write_digest(path, replace(digest, facts={**digest.facts, fact: value}))  # type: ignore[dict-item]
     with pytest.raises(FileFormatError, match=text):
         read_digest(path)
+
+
+@pytest.mark.parametrize(
+    ("fact", "value"),
+    [
+        ("noise_variance", "x"),
+        ("noise_variance", "0"),
+        ("noise_variance", None),
+        ("clip_norm", "l3"),
+        ("label_keep", "1/0"),
+    ],
+)
+def test_facts_that_make_no_promise_are_refused(fact: str, value: object) -> None:
+    digest = make(*draw(60, 2, 3), REPLACING)
+    with pytest.raises(FileFormatError, match="the digest's facts lack or garble"):
+        _ = replace(digest, facts={**digest.facts, fact: value}).promise  # type: ignore[dict-item]
 
 
 @pytest.mark.parametrize("mechanism", ["discrete-laplace", "discrete-gaussian"])

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from feddig.errors import SettingError, nearest
+from feddig.errors import FileFormatError, SettingError, nearest
 from feddig.privacy.accounting import Promise
 from feddig.privacy.mechanisms.base import Fact, Facts, Mechanism, Randomness, Samples, weights_of
 from feddig.privacy.mechanisms.discrete_gaussian import DiscreteGaussian
@@ -77,7 +77,10 @@ def public_facts(
 
 def promise_of(facts: Mapping[str, Fact], elements: int) -> Promise:
     """Return what a digest with these facts, of `elements` numbers each, promises a record."""
-    return mechanism_of(facts).promise(facts, elements)
+    try:
+        return mechanism_of(facts).promise(facts, elements)
+    except (KeyError, ValueError, TypeError, ArithmeticError) as error:
+        raise FileFormatError(f"the digest's facts lack or garble {error}; make the digest again") from None
 
 
 def promise_for(

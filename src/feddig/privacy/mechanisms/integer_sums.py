@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from feddig.errors import SettingError
+from feddig.errors import SettingError, nearest
 from feddig.privacy.accounting import ONCE, Promise
 from feddig.privacy.clipping import Clip, clip_for, received_features, release_sums, sent_sums
 from feddig.privacy.integer_noise import IntegerNoise
@@ -40,6 +40,7 @@ from feddig.privacy.mechanisms.base import (
 )
 from feddig.settings import DigestSettings, PrivacySettings
 
+ADJACENCIES = ("same-label", "replace-one")
 LARGEST_SUM = 2**48
 ROUNDING = 1e-9
 """The share by which an epsilon that is computed back from the noise may exceed the one that was asked for."""
@@ -94,6 +95,9 @@ class IntegerSums(Mechanism, ABC):
             )
         if not (math.isfinite(privacy.epsilon) and privacy.epsilon > 0):
             raise SettingError(f"privacy.epsilon: must be a finite number above 0, not {privacy.epsilon}")
+        if privacy.adjacency not in ADJACENCIES:
+            known = nearest(privacy.adjacency, ADJACENCIES)
+            raise SettingError(f"privacy.adjacency: {privacy.adjacency!r} is not known; {known}")
         if privacy.adjacency == "same-label" and privacy.label_epsilon is not None:
             raise SettingError(
                 "privacy.label_epsilon: under same-label adjacency labels are public and get no noise; leave it "
