@@ -173,11 +173,6 @@ def test_without_the_joint_update_the_guidance_producer_stays_as_it_was(
         assert all(np.array_equal(now[name], array) for name, array in first.tensors().items()) == stays
 
 
-@pytest.mark.parametrize("switch", ["recall", "joint"])
-def test_the_moderators_switches_are_the_algorithms_variants(switch: str, trained: Trained) -> None:
-    assert trained("feddig", moderator={switch: False}) == trained(f"feddig-no-{switch}")
-
-
 # --- who is away
 
 

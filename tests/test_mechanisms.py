@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from feddig import read_digest, read_experiment, run
-from feddig.attacks.candidates import assumed_noise
+from feddig.attacks.candidates import read_noise
 from feddig.audit.findings import Limits
 from feddig.audit.promise_checks import check_accountant
 from feddig.cli import main
@@ -120,7 +120,7 @@ def test_a_toy_goes_from_an_experiments_file_to_a_ledger(toy: Path, give: Callab
     accountant = check_accountant(digest, Limits())
     assert accountant.details["record_epsilon"] == accountant.details["claimed_epsilon"] == 3.0
     assert "With toy epsilon 3 is claimed" in accountant.sentence
-    assert assumed_noise(digest, 1.0).deviation == 10.0
+    assert read_noise(digest, 1.0).deviation == 10.0
 
 
 def test_a_run_with_a_toy_tells_its_promise_and_its_report_names_it(toy: Path) -> None:
