@@ -119,7 +119,7 @@ def test_a_toy_goes_from_an_experiments_file_to_a_ledger(toy: Path, give: Callab
 
     accountant = check_accountant(digest, Limits())
     assert accountant.details["record_epsilon"] == accountant.details["claimed_epsilon"] == 3.0
-    assert "With toy epsilon 3 is claimed" in accountant.sentence
+    assert "Mechanism toy claims epsilon 3" in accountant.sentence
     assert read_noise(digest, 1.0).deviation == 10.0
 
 
