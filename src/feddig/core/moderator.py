@@ -153,7 +153,7 @@ class Moderator:
         """Aggregate real and recalled updates into the model A; without any, the model stays."""
         for reply in replies:
             if reply.class_counts is not None:
-                self._class_counts[reply.silo] = reply.class_counts
+                self._class_counts[reply.silo] = reply.class_counts.to(self._device)
         voters = self._voters(replies)
         stand_ins = [self._with_vote(reply, voters.pop(reply.silo, None)) for reply in stand_ins]
         for reply in replies:

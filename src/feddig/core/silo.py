@@ -48,7 +48,7 @@ class Silo:
         """Train the moderator's model on the raw data for some epochs and reply with the update."""
         own, prior = self._class_counts, None
         if own is not None and request.class_counts is not None:
-            prior = log_prior_ratio(own, request.class_counts)
+            prior = log_prior_ratio(own, request.class_counts.to(own.device))
         worker.network.load(request.weights)
         trained = train_locally(
             Trainee(worker.network, self._training.lr),
