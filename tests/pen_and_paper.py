@@ -99,6 +99,7 @@ def paper_moderator(
     settings: ModeratorSettings | None = None,
     weighting: str = "equal",
     digests: Sequence[Digest] = (),
+    prior_correction: bool = False,
 ) -> Moderator:
     """Set up a moderator that holds these digests."""
     moderator = Moderator(
@@ -110,6 +111,7 @@ def paper_moderator(
         settings=settings or ModeratorSettings(),
         weighting=weighting,
         seed=0,
+        prior_correction=prior_correction,
     )
     moderator.hold(digests)
     return moderator

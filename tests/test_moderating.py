@@ -104,6 +104,24 @@ def test_a_federation_gives_what_one_process_gives(
     assert (folder.moderator.run / "availability.csv").read_text(encoding="utf-8") == table
 
 
+@pytest.mark.parametrize("name", ["fedavg", "feddig+feddyn"])
+def test_class_shares_and_votes_give_what_they_give_in_one_process(
+    make: Make, tmp_path: Path, tiny_experiment: Give, tiny_dataset: Dataset, name: str
+) -> None:
+    """Without digests the silos reply once with their class counts; with digests they never do."""
+    sections = {
+        "algorithm": {"name": name, "prior_correction": True},
+        "absence": {"scenario": "sequential"},
+        "moderator": {"votes": 0.5},
+        "training": {"rounds": 4},
+    }
+    folder = make(**sections)
+    moderate(folder, LocalGrid(folder, 3))
+    run(tiny_experiment(**sections), tmp_path / "one", device="cpu", dataset=tiny_dataset)
+    model = "model.safetensors"
+    assert largest_difference(folder.moderator.run / model, tmp_path / "one" / model) <= 1e-5
+
+
 @pytest.mark.parametrize("base", BASES)
 def test_what_really_happened_can_be_replayed_in_one_process(
     make: Make, tmp_path: Path, tiny_experiment: Give, tiny_dataset: Dataset, base: str

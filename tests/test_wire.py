@@ -1,6 +1,7 @@
 """Messages are read as they were packed, and invalid ones are refused."""
 
 import io
+import math
 import tracemalloc
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -398,3 +399,44 @@ def test_a_digest_that_is_refused_is_asked_for_again(caplog: pytest.LogCaptureFi
 
 def test_numbers_travel_as_numbers() -> None:
     assert isinstance(pack_reply(REPLY)["numbers"], MetricRecord)
+
+
+# --- class counts
+
+
+def counted(wants: bool = True) -> Request:
+    return replace(REQUEST, class_counts=torch.tensor([5.0, 0.0, 7.0]), wants_class_counts=wants)
+
+
+def test_class_counts_go_both_ways() -> None:
+    found = read_request(pack_request(counted(), ABOUT), SIZE)
+    assert found.class_counts is not None
+    assert found.class_counts.tolist() == [5, 0, 7]
+    assert found.wants_class_counts
+    reply = replace(REPLY, class_counts=torch.tensor([float(REPLY.samples), 0.0, 0.0]))
+    sent = read_reply(pack_reply(reply), counted())
+    assert sent.class_counts is not None
+    assert sent.class_counts.tolist() == [REPLY.samples, 0, 0]
+    assert read_request(pack_request(REQUEST, ABOUT), SIZE).class_counts is None
+
+
+def test_class_counts_that_nobody_asked_for_are_not_read() -> None:
+    reply = replace(REPLY, class_counts=torch.tensor([float(REPLY.samples), 0.0, 0.0]))
+    assert read_reply(pack_reply(reply), counted(wants=False)).class_counts is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "reason"),
+    [
+        ([1.0, 1.0, 1.0], "sum to 3"),
+        ([float(REPLY.samples)], "counts 1 classes, not 3"),
+        ([float(REPLY.samples) + 1, -1.0, 0.0], "0 or more"),
+        ([math.nan, 0.0, 0.0], "0 or more"),
+        ([], "no list of numbers"),
+    ],
+)
+def test_class_counts_that_cannot_be_are_refused(counts: list[float], reason: str) -> None:
+    content = pack_reply(replace(REPLY, class_counts=torch.tensor([1.0])))
+    content.config_records["facts"]["class_counts"] = counts
+    with pytest.raises(WireError, match=reason):
+        read_reply(content, counted())

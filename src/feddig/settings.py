@@ -80,6 +80,9 @@ class AlgorithmSettings:
 
     name: str = setting("feddig", "algorithm, as feddig+fednova, fedavg-large, frozen, centralised")
     weighting: str = setting("equal", "a silo's weight: 1/n, or by samples", choices=("equal", "samples"))
+    prior_correction: bool = setting(
+        False, "correct the loss of silos and recall models for their class shares"
+    )
     bases: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
@@ -178,6 +181,9 @@ class ModeratorSettings:
 
     recall_epochs: int = setting(
         0, "passes of a recall model over its silo's digest; 0: training.local_epochs", least=0
+    )
+    votes: float = setting(
+        0.0, "weight of the last model that an absent silo returned; 0: it has none", least=0, most=1
     )
     joint_epochs: int = setting(1, "passes over the held digests in a joint update", least=1)
     joint_steps: int = setting(0, "steps of a joint update, instead of epochs; 0: by epochs", least=0)

@@ -51,14 +51,15 @@ class Recorder:
         source: Source,
         training: TrainingSettings,
         correction: Correction,
+        prior: Tensor | None = None,
     ) -> Step:
         """Return the recorded step for this training, or a plain step where recording is impossible."""
         networks = tuple((id(trainee.network), trainee.lr) for trainee in trainees)
-        key = (id(source), networks, training, correction.pull, correction.shift is not None)
+        key = (id(source), networks, training, correction.pull, correction.shift is not None, prior is None)
         if key not in self._steps:
             while len(self._steps) >= MOST_KEPT:
                 self._steps.pop(next(iter(self._steps)))
-            self._steps[key] = self._recorded(trainees, source, training, correction)
+            self._steps[key] = self._recorded(trainees, source, training, correction, prior)
         return self._steps[key]
 
     def _recorded(
@@ -67,10 +68,11 @@ class Recorder:
         source: Source,
         training: TrainingSettings,
         correction: Correction,
+        prior: Tensor | None = None,
     ) -> Step:
         if not getattr(source, "resident", False):
-            return Step(trainees, source, training, correction)
-        step = RecordedStep(trainees, source, training, correction)
+            return Step(trainees, source, training, correction, prior)
+        step = RecordedStep(trainees, source, training, correction, prior)
         with _one_at_a_time:
             started = time.perf_counter()
             try:
@@ -81,7 +83,7 @@ class Recorder:
                 log.warning(
                     "a network cannot be recorded (%s); it is trained step by step", first_line(error)
                 )
-                return Step(trainees, source, training, correction)
+                return Step(trainees, source, training, correction, prior)
             finally:
                 self.seconds += time.perf_counter() - started
         return step
@@ -96,8 +98,9 @@ class RecordedStep(Step):
         source: Source,
         training: TrainingSettings,
         correction: Correction,
+        prior: Tensor | None = None,
     ) -> None:
-        super().__init__(trainees, source, training, correction)
+        super().__init__(trainees, source, training, correction, prior)
         device = self.total.device
         size = training.batch
         self._order = torch.arange(-(-len(source) // size) * size, device=device) % len(source)

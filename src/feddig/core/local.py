@@ -45,14 +45,15 @@ def train_locally(
     effort: Effort,
     stream: tuple[int, *tuple[str | int, ...]],
     correction: Correction | None = None,
+    prior: Tensor | None = None,
     companions: Sequence[Trainee] = (),
     recorder: Recorder | None = None,
     who: str,
 ) -> Trained:
     """Train the classifier (and companions whose outputs it consumes) by SGD with momentum.
 
-    `stream` names the random stream of the batch order; `who` is what an error calls this training. With a
-    recorder the same steps are replayed from a CUDA graph.
+    `prior` is added to the logits in the loss. `stream` names the random stream of the batch order; `who` is what an
+    error calls this training. With a recorder the same steps are replayed from a CUDA graph.
     """
     trainees = (classifier, *companions)
     correction = correction or Correction()
@@ -60,8 +61,8 @@ def train_locally(
         trainee.network.module.train()
     device = classifier.network.device
     make = Step if recorder is None else recorder.step
-    step = make(trainees, samples.source, training, correction)
-    step.begin(correction)
+    step = make(trainees, samples.source, training, correction, prior)
+    step.begin(correction, prior)
     steps = 0
     with _dropout(derive(*stream, "dropout"), device):
         for order in passes(len(samples), training.batch, effort, torch_stream(*stream)):

@@ -19,6 +19,10 @@ class Request:
     """The model M of this round, all parameters in one vector."""
     state: State
     """The algorithm's state of this silo; a silo that was absent gets it back with the model."""
+    class_counts: Tensor | None = None
+    """The federation's samples of each class, for the prior-corrected loss; None: the plain loss."""
+    wants_class_counts: bool = False
+    """Whether the reply should hold the silo's samples of each class."""
 
 
 @dataclass(frozen=True)
@@ -37,3 +41,5 @@ class Reply:
     """Mean training loss over those steps."""
     seconds: float = 0.0
     """Seconds that the training took."""
+    class_counts: Tensor | None = None
+    """The silo's samples of each class, where they were asked for."""

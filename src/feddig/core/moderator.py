@@ -11,6 +11,7 @@ from torch import Tensor
 from feddig.core.algorithms import Algorithm, Memory, Round
 from feddig.core.local import Effort, Trained, train_locally
 from feddig.core.messages import Reply, Request
+from feddig.core.prior import count_in_digest, log_prior_ratio
 from feddig.core.samples import DigestSource, Samples
 from feddig.core.step import Trainee
 from feddig.core.workers import Done, Worker, WorkerPool
@@ -50,6 +51,7 @@ class Moderator:
         settings: ModeratorSettings,
         weighting: str,
         seed: int,
+        prior_correction: bool = False,
     ) -> None:
         self.silos, self.algorithm, self.guidance_producer = silos, algorithm, guidance_producer
         self.weights = workers.first.network.weights()
@@ -57,6 +59,11 @@ class Moderator:
         self.samples = [0] * silos
         """How many samples each silo last trained on; 0 before it joins."""
         self.digests: dict[int, Digest] = {}
+        self._returned: dict[int, Reply] = {}
+        """The last reply of each silo, where absent silos vote; its update is replaced by the model it returned."""
+        self._class_counts: dict[int, Tensor] = {}
+        """Of silos without a digest, where the loss is prior-corrected."""
+        self._prior_correction = prior_correction
         self._workers, self._training, self._settings = workers, training, settings
         self._to_recall: DigestSource | None = None
         self._to_train_on: DigestSource | None = None
@@ -64,7 +71,24 @@ class Moderator:
 
     def push(self, round: int) -> list[Request]:
         """Return a request to every silo; a silo that does not reply is absent."""
-        return [Request(silo, round, self.weights, self.memory.silos[silo]) for silo in range(self.silos)]
+        counts = self._federation_counts() if self._prior_correction else None
+        return [
+            Request(
+                silo,
+                round,
+                self.weights,
+                self.memory.silos[silo],
+                counts,
+                self._prior_correction and silo not in self.digests and silo not in self._class_counts,
+            )
+            for silo in range(self.silos)
+        ]
+
+    def _federation_counts(self) -> Tensor | None:
+        """Return the federation's samples of each class, from digests and from what silos without one replied."""
+        known = [count_in_digest(self.digests[silo]) for silo in sorted(self.digests)]
+        known += [self._class_counts[silo] for silo in sorted(self._class_counts) if silo not in self.digests]
+        return torch.stack(known).sum(0) if known else None
 
     def hold(self, digests: Iterable[Digest]) -> None:
         """Check these digests and hold them."""
@@ -103,6 +127,9 @@ class Moderator:
         """Train a recall model, a copy of M, on the silo's digest, exactly as the silo trains on its data."""
         assert self._to_recall is not None
         digest, samples = self.digests[request.silo], self._to_recall.of(request.silo)
+        prior = None
+        if request.class_counts is not None:
+            prior = log_prior_ratio(count_in_digest(digest), request.class_counts)
 
         def train(worker: Worker) -> Reply:
             worker.network.load(request.weights)
@@ -113,6 +140,7 @@ class Moderator:
                 effort=Effort(self._settings.recall_epochs or self._training.local_epochs),
                 stream=(self._seed, "recall", request.silo, request.round),
                 correction=self.algorithm.correction(request.weights, request.state),
+                prior=prior,
                 recorder=worker.recorder,
                 who=f"recall of silo {request.silo}, round {request.round}",
             )
@@ -121,22 +149,47 @@ class Moderator:
 
         return train
 
-    def aggregate(self, round: int, replies: Sequence[Reply]) -> None:
+    def aggregate(self, round: int, replies: Sequence[Reply], stand_ins: Sequence[Reply] = ()) -> None:
         """Aggregate real and recalled updates into the model A; without any, the model stays."""
-        if not replies:
-            return
         for reply in replies:
+            if reply.class_counts is not None:
+                self._class_counts[reply.silo] = reply.class_counts.to(self._device)
+        voters = self._voters(replies)
+        stand_ins = [self._with_vote(reply, voters.pop(reply.silo, None)) for reply in stand_ins]
+        for reply in replies:
+            if self._settings.votes:
+                self._returned[reply.silo] = replace(reply, update=self.weights + reply.update)
+        if not (replies or stand_ins or voters):
+            return
+        for reply in (*replies, *stand_ins):
             self.samples[reply.silo] = reply.samples
         importance: list[float] = (
             [1.0] * self.silos if self._weighting == "equal" else [*map(float, self.samples)]
         )
-        in_order = sorted(replies, key=lambda reply: reply.silo)
+        for silo in voters:
+            importance[silo] *= self._settings.votes
+        in_order = sorted([*replies, *stand_ins, *voters.values()], key=lambda reply: reply.silo)
         facts = Round(round, self.weights, in_order, importance, self._training.momentum)
         self.weights, self.memory = self.algorithm.aggregate(facts, self.memory)
         if not bool(torch.isfinite(self.weights).all()):
             raise DivergenceError(
                 f"round {round}: the aggregated weights are not finite; lower training.lr or the algorithm's strength"
             )
+
+    def _voters(self, replies: Sequence[Reply]) -> dict[int, Reply]:
+        """Return for each absent silo that once replied an update towards the last model that it returned."""
+        present = {reply.silo for reply in replies}
+        return {
+            silo: replace(last, update=last.update - self.weights)
+            for silo, last in self._returned.items()
+            if silo not in present
+        }
+
+    def _with_vote(self, stand_in: Reply, vote: Reply | None) -> Reply:
+        """Mix a recall model's update with its silo's vote."""
+        if vote is None:
+            return stand_in
+        return replace(stand_in, update=torch.lerp(stand_in.update, vote.update, self._settings.votes))
 
     def joint_update(self, round: int) -> Trained | None:
         """Train A and P_G jointly on all held digests; the result is M of the next round."""
@@ -200,7 +253,10 @@ class Moderator:
         state |= {f"shared.{name}": tensor for name, tensor in self.memory.shared.items()}
         for silo, memory in enumerate(self.memory.silos):
             state |= {f"silo.{silo}.{name}": tensor for name, tensor in memory.items()}
-        return state
+        for silo, last in self._returned.items():
+            state[f"returned.{silo}"] = last.update
+            state[f"returned.{silo}.facts"] = torch.tensor([last.steps, last.samples])
+        return state | {f"class_counts.{silo}": counts for silo, counts in self._class_counts.items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
         """Load such a state."""
@@ -220,6 +276,13 @@ class Moderator:
             for silo, memory in enumerate(self.memory.silos)
         )
         self.memory = Memory(shared, silos)
+        for silo in range(self.silos):
+            if f"returned.{silo}" in state:
+                steps, samples = (int(number) for number in state[f"returned.{silo}.facts"])
+                model = state[f"returned.{silo}"].to(device)
+                self._returned[silo] = Reply(silo, 0, model, steps, samples, loss=0.0)
+            if f"class_counts.{silo}" in state:
+                self._class_counts[silo] = state[f"class_counts.{silo}"].to(device)
 
 
 def _shapes(digest: Digest) -> tuple[tuple[int, ...], int]:

@@ -5,6 +5,7 @@ from torch import nn
 from feddig.core.algorithms import Algorithm
 from feddig.core.local import Effort, train_locally
 from feddig.core.messages import Reply, Request
+from feddig.core.prior import count_classes, log_prior_ratio
 from feddig.core.samples import RawSamples
 from feddig.core.step import Trainee
 from feddig.core.workers import Worker
@@ -17,9 +18,18 @@ class Silo:
     """One silo with its own training samples, which never leave it."""
 
     def __init__(
-        self, index: int, samples: RawSamples, algorithm: Algorithm, training: TrainingSettings, seed: int
+        self,
+        index: int,
+        samples: RawSamples,
+        algorithm: Algorithm,
+        training: TrainingSettings,
+        seed: int,
+        *,
+        classes: int = 0,
+        prior_correction: bool = False,
     ) -> None:
         self.index, self.samples = index, samples
+        self._class_counts = count_classes(samples.labels, classes) if prior_correction else None
         self._algorithm, self._training, self._seed = algorithm, training, seed
 
     def make_digest(
@@ -36,6 +46,9 @@ class Silo:
 
     def train(self, request: Request, worker: Worker) -> Reply:
         """Train the moderator's model on the raw data for some epochs and reply with the update."""
+        own, prior = self._class_counts, None
+        if own is not None and request.class_counts is not None:
+            prior = log_prior_ratio(own, request.class_counts.to(own.device))
         worker.network.load(request.weights)
         trained = train_locally(
             Trainee(worker.network, self._training.lr),
@@ -44,8 +57,17 @@ class Silo:
             effort=Effort(self._training.local_epochs),
             stream=(self._seed, "batches", self.index, request.round),
             correction=self._algorithm.correction(request.weights, request.state),
+            prior=prior,
             recorder=worker.recorder,
             who=f"silo {self.index}, round {request.round}",
         )
         update = worker.network.vector - request.weights
-        return Reply(self.index, request.round, update, trained.steps, len(self.samples), trained.loss)
+        return Reply(
+            self.index,
+            request.round,
+            update,
+            trained.steps,
+            len(self.samples),
+            trained.loss,
+            class_counts=own if request.wants_class_counts else None,
+        )

@@ -34,6 +34,7 @@ class Step:
         source: Source,
         training: TrainingSettings,
         correction: Correction,
+        prior: Tensor | None = None,
     ) -> None:
         self.trainees, self.source, self._training = trainees, source, training
         self._classifier = trainees[0].network
@@ -41,10 +42,11 @@ class Step:
         self._pull = correction.pull
         self._start = torch.empty_like(self._classifier.vector) if correction.pull else None
         self._shift = None if correction.shift is None else torch.empty_like(self._classifier.vector)
+        self._prior = None if prior is None else torch.empty_like(prior)
         self.total = torch.zeros((), device=self._classifier.device)
         """The sum of the losses since the beginning."""
 
-    def begin(self, correction: Correction) -> None:
+    def begin(self, correction: Correction, prior: Tensor | None = None) -> None:
         """Start a local training from the networks' present weights, with zero momentum."""
         for buffer in self._buffers:
             buffer.zero_()
@@ -53,6 +55,8 @@ class Step:
             self._start.copy_(self._classifier.vector)
         if self._shift is not None and correction.shift is not None:
             self._shift.copy_(correction.shift)
+        if self._prior is not None and prior is not None:
+            self._prior.copy_(prior)
 
     def run(self, rows: Tensor, size: int) -> int:
         """Take a step for each batch of a pass, also for a shorter last one; return the number of steps."""
@@ -86,10 +90,12 @@ class Step:
     def _loss(self, rows: Tensor, counted: Tensor | None) -> Tensor:
         bf16 = self._training.precision == "bf16"
         with torch.autocast(self._classifier.device.type, torch.bfloat16, enabled=bf16):
-            logits = self._classifier.module(*self.source.inputs(rows))
+            logits = self._classifier.module(*self.source.inputs(rows)).float()
+        if self._prior is not None:
+            logits = logits + self._prior
         if counted is None:
-            return cross_entropy(logits.float(), self.source.targets(rows))
-        losses = cross_entropy(logits.float(), self.source.targets(rows), reduction="none")
+            return cross_entropy(logits, self.source.targets(rows))
+        losses = cross_entropy(logits, self.source.targets(rows), reduction="none")
         return torch.where(counted, losses, 0).sum() / counted.sum()
 
     def _descend(self, trainee: Trainee, buffer: Tensor) -> None:

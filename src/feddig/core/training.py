@@ -55,7 +55,7 @@ def run_rounds(
         if recipe.recall:  # and for those who were asked and did not reply
             stand_ins += moderator.recall(requests, [*replies, *stand_ins])
         clock.lap()
-        moderator.aggregate(round, [*replies, *stand_ins])  # line 18
+        moderator.aggregate(round, replies, stand_ins)  # line 18
         joint = moderator.joint_update(round) if recipe.joint else None  # lines 20-21
         seconds_recall = moderator.seconds_of(stand_ins)
         yield RoundResult(round, replies, stand_ins, joint, seconds_silos, seconds_recall, clock.lap())

@@ -65,9 +65,10 @@ class ModeratorSetup:
             update_limit=None,
             digest_limit=None,
         )
-        # spelled with the keys that older checkpoints were hashed with
+        # spelled with the keys that older checkpoints were hashed with, and without newer ones at their defaults
         text = lasting.text.replace("\nrecall_epochs", "\nrecall = true\nrecall_epochs")
         text = text.replace("\njoint_epochs", "\njoint = true\njoint_epochs")
+        text = text.replace("\nprior_correction = false", "").replace("\nvotes = 0.0", "")
         return {"contract": hashlib.sha256(text.encode()).hexdigest()}
 
 

@@ -26,6 +26,8 @@ NUMPY, BYTES = "numpy.ndarray", "bytes"
 """How the bytes of an array are to be read."""
 TYPES = ("float32", "float64", "int64")
 LONGEST_HEADER = 256
+COUNTS, WANTS_COUNTS = "class_counts", "wants_class_counts"
+MOST_CLASSES = 100_000
 
 
 class WireError(FedDigError):
@@ -127,6 +129,10 @@ class Terms:
 def pack_request(request: Request, about: About) -> RecordDict:
     """Pack a request of the moderator."""
     facts = ConfigRecord({"silo": request.silo, "round": request.round, about.key: about.value})
+    if request.class_counts is not None:
+        facts[COUNTS] = request.class_counts.tolist()
+    if request.wants_class_counts:
+        facts[WANTS_COUNTS] = True
     return RecordDict(
         {
             "model": pack_arrays({"weights": request.weights}),
@@ -166,15 +172,30 @@ def read_request(content: RecordDict, parameters: int) -> Request:
         name: read_tensor(name, array, parameters) for name, array in find_arrays(content, "state").items()
     }
     weights = read_vector(content, "model", "weights", parameters)
-    return Request(_whole(facts, "silo"), _whole(facts, "round"), weights, state)
+    counts = _read_counts(facts[COUNTS]) if COUNTS in facts else None
+    return Request(
+        _whole(facts, "silo"), _whole(facts, "round"), weights, state, counts, facts.get(WANTS_COUNTS) is True
+    )
+
+
+def _read_counts(values: object) -> Tensor:
+    """Read the samples of each class."""
+    if not isinstance(values, list) or not 0 < len(values) <= MOST_CLASSES:
+        raise WireError("its class counts are no list of numbers")
+    if not all(isinstance(value, float) and math.isfinite(value) and value >= 0 for value in values):
+        raise WireError("its class counts are not all numbers of 0 or more")
+    return torch.tensor(values)
 
 
 def pack_reply(reply: Reply) -> RecordDict:
     """Pack a silo's reply."""
+    facts = ConfigRecord({"silo": reply.silo, "round": reply.round})
+    if reply.class_counts is not None:
+        facts[COUNTS] = reply.class_counts.tolist()
     return RecordDict(
         {
             "model": pack_arrays({"update": reply.update}),
-            "facts": ConfigRecord({"silo": reply.silo, "round": reply.round}),
+            "facts": facts,
             "numbers": MetricRecord(
                 {
                     "steps": reply.steps,
@@ -210,7 +231,16 @@ def read_reply(content: RecordDict, request: Request, limit: float = math.inf) -
     length, model = float(update.norm()), max(1.0, float(request.weights.norm()))
     if length > limit * model:
         raise WireError(f"its update is {length:.3g} long, more than {limit:g} times the model's {model:.3g}")
-    return Reply(request.silo, request.round, update, steps, samples, values["loss"], values["seconds"])
+    counts = None
+    if request.wants_class_counts and COUNTS in _facts(content):
+        counts = _read_counts(_facts(content)[COUNTS])
+        if float(counts.sum()) != samples:
+            raise WireError(f"its class counts sum to {float(counts.sum()):g}, not to its {samples} samples")
+        if request.class_counts is not None and counts.shape != request.class_counts.shape:
+            raise WireError(f"it counts {len(counts)} classes, not {len(request.class_counts)}")
+    return Reply(
+        request.silo, request.round, update, steps, samples, values["loss"], values["seconds"], counts
+    )
 
 
 def pack_score(score: Score, silo: int, round: int) -> RecordDict:

@@ -65,7 +65,15 @@ class Party:
     def silo(self, index: int, samples: RawSamples) -> Silo:
         """Build the silo that trains on these samples."""
         experiment = self.experiment
-        return Silo(index, samples, experiment.base_algorithm(), experiment.training, experiment.seed)
+        return Silo(
+            index,
+            samples,
+            experiment.base_algorithm(),
+            experiment.training,
+            experiment.seed,
+            classes=self.classes,
+            prior_correction=experiment.algorithm.prior_correction,
+        )
 
     def make_digest(self, silo: Silo) -> Digest:
         """Make a silo's digest as the experiment says."""
@@ -92,6 +100,7 @@ class Party:
             settings=experiment.moderator,
             weighting=experiment.algorithm.weighting,
             seed=experiment.seed,
+            prior_correction=experiment.algorithm.prior_correction,
         )
 
 
