@@ -312,7 +312,7 @@ def write_guidance(folder: Path, *, silos: int = 2, digests: int = 3) -> Path:
         labels = np.tile(np.array([[0.75, 0.25]], np.float32), (digests, 1))
         write_tensors(
             folder / "digests" / f"silo-{silo}.safetensors", "digest",
-            {"features": features, "labels": labels}, {},
+            {"features": features, "labels": labels}, {"facts": "{}"},
         )  # fmt: skip
     return folder
 
@@ -448,7 +448,7 @@ def write_mixed(folder: Path, weights: list[float], **settings: Any) -> Path:
         features = np.array([[-2, -1], [0, 0], [2, 1]], np.float32).reshape(3, 2, 1, 1) + middle
         labels = np.full((3, 2), 0.5, np.float32)
         tensors = {"features": features.astype(np.float32), "labels": labels}
-        write_tensors(folder / "digests" / f"silo-{silo}.safetensors", "digest", tensors, {})
+        write_tensors(folder / "digests" / f"silo-{silo}.safetensors", "digest", tensors, {"facts": "{}"})
     return folder
 
 
