@@ -1,4 +1,4 @@
-"""How many of 400 digests of Fashion-MNIST does an attacker unmix whole, with 10,000 images that hold the members?
+"""Measure how many of 400 digests of Fashion-MNIST an attacker unmixes, with a pool of 10,000 images.
 
 python benchmarks/unmixing.py --out benchmarks/results/unmixing.json
 """
@@ -31,7 +31,7 @@ EPSILONS, SAMPLES_PER_DIGEST = (0.005, 0.0005), (2, 4, 8)
 
 @dataclass(frozen=True)
 class Attacked:
-    """What one setting gave."""
+    """The result of one setting."""
 
     samples_per_digest: int
     epsilon: float
@@ -39,7 +39,7 @@ class Attacked:
     seconds: float
 
     def row(self) -> dict[str, object]:
-        """Give what is written down."""
+        """Return the row that is written to the file."""
         result = self.result
         return {
             "samples_per_digest": self.samples_per_digest,
@@ -60,7 +60,7 @@ class Attacked:
 
 
 def main() -> None:
-    """Attack every setting, print a table and write it down."""
+    """Attack every setting, print a table and write it to a file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--digests", type=int, default=DIGESTS)
     parser.add_argument("--threads", type=int, default=1)
@@ -101,7 +101,7 @@ def main() -> None:
 
 
 def candidates() -> tuple[Candidates, str]:
-    """Draw the pool, encode it with the shipped encoder, and name that."""
+    """Draw the pool and encode it; return the encoder's hash too."""
     images, encoder = load_dataset("fashion-mnist").train, load_encoder("default", 1)
     rows = torch.randperm(len(images), generator=torch_stream(SEED, "unmixing pool"))[:POOL].numpy()
     chosen = Images(images.pixels[rows], images.labels[rows])
@@ -111,7 +111,7 @@ def candidates() -> tuple[Candidates, str]:
 
 
 def digests_of(pool: Candidates, spd: int, epsilon: float, count: int, encoder: str) -> tuple[Digest, Tensor]:
-    """Let a silo that holds the pool's first images make its digests; give their members too, to the evaluator."""
+    """Make digests of the pool's first images; return their members too."""
     silo, settings = 0, DigestSettings(samples_per_digest=spd, seed=SEED)
     features, labels = pool.features[: count * spd], pool.labels[: count * spd]
     digest = make_digest(

@@ -39,6 +39,7 @@ from feddig.attacks.statistics import (
 )
 from feddig.attacks.unmixing import Unmixing, evaluate_unmixing, unmix
 from feddig.core.samples import ImageSource
+from feddig.data.dataset import Images
 from feddig.data.download import find_folder
 from feddig.data.public_sets import PUBLISHED
 from feddig.digest.digest import Digest, make_digest, mix_groups
@@ -502,9 +503,11 @@ def test_noise_is_compared_with_the_contract() -> None:
 def test_unmixing_of_fashion_mnist(epsilon: float, least: float, most: float) -> None:
     if find_folder(PUBLISHED["fashion-mnist"], None) is None:
         pytest.skip("fashion-mnist is not on this computer")
-    source = ImageSource(load_dataset("fashion-mnist").train, load_encoder("default", 1), torch.device("cpu"))
-    rows = torch.randperm(len(source), generator=torch_stream(0, "unmixing pool"))[:10_000]
+    images = load_dataset("fashion-mnist").train
+    rows = torch.randperm(len(images), generator=torch_stream(0, "unmixing pool"))[:10_000].numpy()
+    chosen = Images(images.pixels[rows], images.labels[rows])
+    source = ImageSource(chosen, load_encoder("default", 1), torch.device("cpu"))
     assert source.features is not None
-    pool = Candidates(source.features[rows].flatten(1), source.labels[rows])
+    pool = Candidates(source.features.flatten(1), source.labels)
     result = unmix_and_evaluate(scene(pool, PrivacySettings(epsilon=epsilon), digests=100), pool)
     assert least <= result.digests.share <= most
