@@ -281,6 +281,7 @@ def test_one_file_is_short_and_imports_torch_and_the_standard_library_only() -> 
     assert roots - sys.stdlib_module_names == {"torch"}
 
 
+@pytest.mark.slow
 def test_one_file_runs_by_itself(tmp_path: Path) -> None:
     heading, *rows, end = run_example("minimal", "6", "40", folder=tmp_path).splitlines()
     assert heading.split()[:6] == ["round", "here", "recalled", "FedAvg", "frozen", "FedDig"]
