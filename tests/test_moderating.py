@@ -33,6 +33,7 @@ from feddig.federation.wire import (
     read_request,
 )
 from feddig.privacy.ledger import Ledger
+from feddig.privacy.ledger_file import RELEASE, RESEND
 from feddig.report.read_run import read_rounds
 from federations import (
     SILENT,
@@ -414,6 +415,20 @@ def test_a_new_release_survives_a_kill_before_the_next_checkpoint(make: Make) ->
     digest = read_digest(held)
     write_digest(held, replace(digest, features=digest.features + 1))
     assert moderate(folder, LocalGrid(folder, 3))["rounds"] == 4
+
+
+def test_the_ledger_notes_both_releases_and_each_resend(make: Make) -> None:
+    folder = make(terms={"new_release": True})
+    silo = folder.silo("silo-1")
+    moderate(folder, LocalGrid(folder, 3), until=1)
+    first = read_digest(silo.digest)
+    second = replace(first, features=first.features + 1)
+    write_digest(silo.digest, second)
+    moderate(folder, LocalGrid(folder, 3), until=2)
+    moderate(folder, LocalGrid(folder, 3))
+    noted = [(entry.kind, entry.digest) for entry in Ledger(silo.ledger).entries()]
+    assert noted[:2] == [(RELEASE, first.hash), (RELEASE, second.hash)]
+    assert set(noted[2:]) == {(RESEND, second.hash)}
 
 
 def test_a_digest_of_more_bytes_than_agreed_does_not_leave_its_silo_and_is_not_in_the_ledger(
