@@ -9,9 +9,7 @@ import numpy as np
 from torch import nn
 
 from feddig.core.absence import Absence, draw_absence
-from feddig.core.moderator import Moderator
 from feddig.core.samples import RawSamples, padded
-from feddig.core.workers import WorkerPool
 from feddig.errors import SettingError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import choose_device, with_precision
@@ -19,40 +17,22 @@ from feddig.federation.contract import ADDRESS, Contract
 from feddig.federation.silo_data import load_test_set
 from feddig.federation.wire import Terms
 from feddig.models.encoder import encoder_hash, feature_shape
-from feddig.models.flat import FlatNetwork
 from feddig.privacy.mechanisms import public_facts
-from feddig.runs.build import Party, build_party
+from feddig.runs.build import Moderated, build_party
 
 BY_SIZE = ("temporary", "forever")
 
 
 @dataclass(frozen=True)
-class ModeratorSetup:
+class ModeratorSetup(Moderated):
     """What the moderator has before the first round; it holds no silo's data."""
 
     contract: Contract
-    party: Party
-    moderator: Moderator
     terms: Terms | None
     """What a digest must be like; None where the algorithm has none."""
     schedule: Absence | None
     """Which silos are not asked, in a rehearsal of a scenario."""
     test: RawSamples | None
-
-    @property
-    def experiment(self) -> Experiment:
-        """The contract's experiment with nothing left open."""
-        return self.party.experiment
-
-    @property
-    def network(self) -> FlatNetwork:
-        """The classifier in full precision, for evaluation."""
-        return self.party.network
-
-    @property
-    def workers(self) -> WorkerPool:
-        """Where recall models and the joint update train."""
-        return self.party.workers
 
     def inputs(self) -> dict[str, str]:
         """Return the hash of what may not change between rounds; address, deadlines and limits may."""
@@ -84,12 +64,12 @@ def set_up_moderator(contract: Contract, test_set: Path, *, device: str = "auto"
         terms = _agree_on_digests(contract, experiment, party.encoder, shape)
     images = load_test_set(test_set, contract)
     return ModeratorSetup(
-        contract,
-        party,
-        party.moderator(len(contract.members)),
-        terms,
-        _schedule(experiment),
-        None if images is None else RawSamples.all_of(party.source(images)),
+        party=party,
+        moderator=party.moderator(len(contract.members)),
+        contract=contract,
+        terms=terms,
+        schedule=_schedule(experiment),
+        test=None if images is None else RawSamples.all_of(party.source(images)),
     )
 
 

@@ -131,18 +131,11 @@ def build_party(
 
 
 @dataclass(frozen=True)
-class Simulation:
-    """A federation in one process, ready for its first round."""
+class Moderated:
+    """A party with a moderator; its rounds can be recorded."""
 
     party: Party
-    dataset: Dataset
-    partition: Partition
-    absence: Absence
-    silos: tuple[Silo, ...]
     moderator: Moderator
-    test: RawSamples
-    validation: tuple[RawSamples, ...]
-    silo_tests: tuple[RawSamples, ...]
 
     @property
     def experiment(self) -> Experiment:
@@ -158,6 +151,23 @@ class Simulation:
     def workers(self) -> WorkerPool:
         """Where silos, recall models and the joint update train."""
         return self.party.workers
+
+    def inputs(self) -> dict[str, str]:
+        """Return hashes of what the run is made from; a resumed run must be given the same."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Simulation(Moderated):
+    """A federation in one process, ready for its first round."""
+
+    dataset: Dataset
+    partition: Partition
+    absence: Absence
+    silos: tuple[Silo, ...]
+    test: RawSamples
+    validation: tuple[RawSamples, ...]
+    silo_tests: tuple[RawSamples, ...]
 
     def make_digest(self, silo: Silo) -> Digest:
         """Make a silo's digest."""

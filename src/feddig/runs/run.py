@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from feddig._version import __version__
 from feddig.core.engine import Engine
@@ -14,16 +14,14 @@ from feddig.core.moderator import Moderator
 from feddig.core.samples import accuracy
 from feddig.core.silo import Silo
 from feddig.core.training import RoundResult, run_rounds
-from feddig.core.workers import WorkerPool
 from feddig.data.dataset import Dataset
 from feddig.digest.digest import Digest, check_digest
 from feddig.errors import FileFormatError, first_line
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import Networks, describe_device
-from feddig.models.flat import FlatNetwork
 from feddig.report.html_parts import PAGE
 from feddig.report.measures import accuracy_measures
-from feddig.runs.build import Simulation, build_simulation
+from feddig.runs.build import Moderated, Simulation, build_simulation
 from feddig.runs.loggers.base import check_logs, open_logs
 from feddig.runs.outcome import describe_round, describe_run, write_outcome, write_page
 from feddig.runs.pictures import write_class_facts
@@ -107,36 +105,8 @@ def _go_on(
         )
 
 
-class Trained(Protocol):
-    """Whose rounds are recorded: a simulation, or the moderator of a federation."""
-
-    @property
-    def experiment(self) -> Experiment:
-        """The experiment with nothing left open."""
-        ...
-
-    @property
-    def moderator(self) -> Moderator:
-        """Holds the model of the last round."""
-        ...
-
-    @property
-    def network(self) -> FlatNetwork:
-        """The classifier in full precision."""
-        ...
-
-    @property
-    def workers(self) -> WorkerPool:
-        """Where the moderator trains."""
-        ...
-
-    def inputs(self) -> dict[str, str]:
-        """Return hashes of what the run is made from."""
-        ...
-
-
 def record_rounds(
-    trained: Trained,
+    moderated: Moderated,
     engine: Engine,
     folder: ResultsFolder,
     rounds: range,
@@ -153,7 +123,7 @@ def record_rounds(
     `due` gives the same rounds, each when it may begin. After the experiment's last round, write the outcome and
     return the summary; before it, return an empty one.
     """
-    experiment, moderator, inputs = trained.experiment, trained.moderator, trained.inputs()
+    experiment, moderator, inputs = moderated.experiment, moderated.moderator, moderated.inputs()
     with open_logs(experiment, folder.path, folder.metrics()) as logs:
         progress.start(experiment, rounds.start, rounds.stop, events)
         started, prepared = time.perf_counter(), 0.0
@@ -161,8 +131,8 @@ def record_rounds(
             for result in run_rounds(moderator, engine, experiment.recipe, due or rounds, frozen_from):
                 row = measure(result)
                 row["seconds"], started = time.perf_counter() - started, time.perf_counter()
-                row["seconds_preparing"] = trained.workers.seconds_preparing - prepared
-                prepared = trained.workers.seconds_preparing
+                row["seconds_preparing"] = moderated.workers.seconds_preparing - prepared
+                prepared = moderated.workers.seconds_preparing
                 folder.append_metrics(row)
                 folder.write_checkpoint(result.round + 1, moderator.state(), moderator.digests, inputs)
                 progress.round(row)
@@ -173,7 +143,7 @@ def record_rounds(
         if rounds.stop < experiment.training.rounds:
             return {}
         summary = summarise()
-        write_outcome(folder, experiment, moderator, trained.network, summary)
+        write_outcome(folder, experiment, moderator, moderated.network, summary)
         logs.finish(summary)
         return summary
 
