@@ -20,7 +20,7 @@ from feddig import Dataset, Experiment, FedDigError, run
 from feddig.core import moderator
 from feddig.core.absence import read_absence
 from feddig.digest.digest_file import read_digest, write_digest
-from feddig.federation.client_app import _discretion
+from feddig.federation.client_app import _keep_errors_private
 from feddig.federation.contract import read_contract
 from feddig.federation.folders import FederationFolder
 from feddig.federation.moderator import moderate_federation
@@ -512,7 +512,7 @@ def test_sound_noise_is_agreed_on_to_the_last_fact(make: Make, mechanism: str) -
 
 
 def test_what_goes_wrong_in_a_silo_stays_in_its_own_log(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(FedDigError) as told, _discretion():
+    with pytest.raises(FedDigError) as told, _keep_errors_private():
         raise ValueError("/home/silo/patients.npz: image 7 is damaged")
     assert str(told.value) == "the silo could not answer; its own log says why"
     assert told.value.__suppress_context__

@@ -1,8 +1,8 @@
-"""The silo's side on Flower: a ClientApp that answers who it is, gives its digest, trains and evaluates.
+"""The silo's side on Flower: a ClientApp that says which silo it is, sends its digest, trains and evaluates.
 
-On Flower's simulation engine a node is a silo of the experiment that comes with each message, and takes its share
-of the experiment's data. In a deployment the node's configuration names the silo's `folder`, with its own data.
-Messages may be handled by different processes; a process keeps what it has built.
+On Flower's simulation engine a node is a silo of the experiment that comes with each message, and takes its share of
+the experiment's data. In a deployment the node's configuration names the silo's `folder`, with its own data. Different
+processes may handle messages; each keeps what it has built.
 """
 
 import logging
@@ -31,15 +31,15 @@ app = ClientApp()
 
 @app.query("silo")
 def tell_silo(message: Message, context: Context) -> Message:
-    """Say which silo this node is; in a deployment its key says that, and this is a sign of life."""
+    """Reply with the number of this silo; in a deployment, where keys identify silos, this is a heartbeat."""
     return Message(pack_silo(_silo(context)), reply_to=message)
 
 
 @app.query("digest")
 def give_digest(message: Message, context: Context) -> Message:
-    """Give the digest: the same bytes whenever it is asked for."""
+    """Reply with the digest: the same bytes each time."""
     if _is_deployed(context):
-        with _discretion():
+        with _keep_errors_private():
             return Message(_deployed(message, context).give_digest(), reply_to=message)
     # a simulation's noise is seeded
     return Message(pack_digest(_site(message, context).make_digest()), reply_to=message)
@@ -49,7 +49,7 @@ def give_digest(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train the moderator's model on this silo's data and reply with the update."""
     if _is_deployed(context):
-        with _discretion():
+        with _keep_errors_private():
             silo = _deployed(message, context)
             request = read_request(message.content, len(silo.site.worker.network.vector))
             return Message(pack_reply(silo.train(request)), reply_to=message)
@@ -60,8 +60,8 @@ def train(message: Message, context: Context) -> Message:
 
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
-    """Measure the moderator's model on this silo's validation images; a simulation's moderator does that itself."""
-    with _discretion():
+    """Measure the moderator's model on this silo's validation images; in a simulation the moderator does that."""
+    with _keep_errors_private():
         silo = _deployed(message, context)
         request = read_request(message.content, len(silo.site.network.vector))
         return Message(pack_score(silo.evaluate(request), silo.number, request.round), reply_to=message)
@@ -87,7 +87,7 @@ def _is_deployed(context: Context) -> bool:
 
 
 def _deployed(message: Message, context: Context) -> DeployedSilo:
-    """Give the silo of this node's folder, if the moderator follows the same contract."""
+    """Return the silo of this node's folder, if the moderator follows the same contract."""
     folder = str(context.node_config["folder"])
     contract = read_contract(SiloFolder(Path(folder)).contract)
     if read_about(message.content, "contract") != contract.hash:
@@ -104,8 +104,8 @@ def _open(folder: str, contract: str) -> DeployedSilo:
 
 
 @contextmanager
-def _discretion() -> Iterator[None]:
-    """Keep what goes wrong in the silo's own log: Flower would tell the moderator, data and paths and all."""
+def _keep_errors_private() -> Iterator[None]:
+    """Log errors at the silo only; Flower would send them, with data and paths, to the moderator."""
     try:
         yield
     except Exception as error:

@@ -65,7 +65,7 @@ def moderate_federation(
     if not results.started:
         results.create()
         results.write_setup(setup.experiment, None, _attendance(setup, []).to_csv())
-    with open_log(results.path, patience=SUCCESSION_SECONDS):
+    with open_log(results.path, wait_seconds=SUCCESSION_SECONDS):
         try:
             return _Moderating(grid, setup, results, status, write).go_on(until)
         except BaseException:
@@ -122,10 +122,10 @@ class _Moderating:
         return summary
 
     def start(self, experiment: Experiment, done: int, rounds: int, events: Sequence[str]) -> None:
-        """Do nothing: the rounds begin when silos are there."""
+        """Do nothing: the rounds begin when silos are connected."""
 
     def round(self, row: Mapping[str, Any]) -> None:
-        """Keep a finished round's row and note who was there."""
+        """Keep a finished round's row and write who was present."""
         self._rows.append(dict(row))
         self._results.write_availability(_attendance(self._setup, self._rows).to_csv())
         log.info("round %d: %s", row["round"], json.dumps(row))

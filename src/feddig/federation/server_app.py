@@ -1,8 +1,8 @@
 """The moderator's side on Flower: a ServerApp that runs our own round loop over the grid.
 
-Run configuration of a simulation: `experiment` (a TOML file; left out: the demo's), `out` (the results folder; one
-that was begun is gone on with), `deadline` (seconds until a silo that has not replied counts as absent). Of a real
-federation: `folder` (the moderator's, with the contract in it).
+Run configuration of a simulation: `experiment` (a TOML file; left out: the demo's), `out` (the results folder, resumed if
+it was started), `deadline` (seconds after which a silo that has not replied is absent). Of a real federation: `folder`
+(the moderator's, with the contract in it).
 """
 
 from pathlib import Path
@@ -37,7 +37,7 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def moderate(grid: Grid, experiment: Experiment, out: Path, *, deadline: float = DEADLINE) -> dict[str, Any]:
-    """Run an experiment over the grid, or go on with it, and give its summary."""
+    """Run or resume an experiment over the grid, and return its summary."""
 
     def connect(simulation: Simulation, folder: ResultsFolder) -> GridEngine:
         text = write_experiment(simulation.experiment)

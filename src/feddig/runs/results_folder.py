@@ -44,10 +44,10 @@ MIN_LOCK_SECONDS = 0.3
 
 
 @contextmanager
-def open_log(folder: Path, patience: float = 0.0) -> Iterator[None]:
+def open_log(folder: Path, wait_seconds: float = 0.0) -> Iterator[None]:
     """Lock a results folder, and copy the log into its log.txt, while a run is worked on.
 
-    If another process works on the run, wait up to `patience` seconds for it to end.
+    If another process works on the run, wait up to `wait_seconds` seconds for it to end.
     """
     handler = logging.FileHandler(folder / "log.txt", encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
@@ -58,7 +58,7 @@ def open_log(folder: Path, patience: float = 0.0) -> Iterator[None]:
         log.propagate = False
     log.addHandler(handler)
     try:
-        _lock(handler, folder, time.monotonic() + max(patience, MIN_LOCK_SECONDS))
+        _lock(handler, folder, time.monotonic() + max(wait_seconds, MIN_LOCK_SECONDS))
         log.info("log, format_version %d", FORMAT_VERSION)
         yield
     except (FedDigError, KeyboardInterrupt) as error:
