@@ -1,8 +1,8 @@
 """The moderator's side on Flower: a ServerApp that runs our own round loop over the grid.
 
-Run configuration of a simulation: `experiment` (a TOML file; left out: the demo's), `out` (the results folder, resumed if
-it was started), `deadline` (seconds after which a silo that has not replied is absent). Of a real federation: `folder`
-(the moderator's, with the contract in it).
+Run configuration of a simulation: `experiment` (a TOML file; left out: the demo's), `out` (the results folder, resumed
+if it was started), `deadline` (seconds after which a silo that has not replied is absent). Of a real federation:
+`folder` (the moderator's, with the contract in it).
 """
 
 from pathlib import Path
