@@ -34,10 +34,13 @@ class Watch:
     def __enter__(self) -> "Watch":
         watch, aggregate = self, self._aggregate
 
-        def noting(moderator: Moderator, round: int, replies: Sequence[Reply]) -> None:
+        def noting(
+            moderator: Moderator, round: int, replies: Sequence[Reply], stand_ins: Sequence[Reply] = ()
+        ) -> None:
             model = max(1.0, float(moderator.weights.norm()))
-            watch.longest = max([watch.longest, *(float(reply.update.norm()) / model for reply in replies)])
-            aggregate(moderator, round, replies)
+            lengths = (float(reply.update.norm()) / model for reply in (*replies, *stand_ins))
+            watch.longest = max([watch.longest, *lengths])
+            aggregate(moderator, round, replies, stand_ins)
 
         Moderator.aggregate = noting  # type: ignore[method-assign]
         return self
