@@ -668,6 +668,7 @@ def test_the_empty_working_folder_may_be_used(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run(tiny("fedavg"), ".", dataset=tiny_dataset)
+    assert (tmp_path / "summary.json").is_file()
 
 
 def test_what_a_killed_start_left_is_cleared_away(
@@ -699,7 +700,7 @@ def test_the_encoder_of_a_run_is_found_again_from_another_folder(
     monkeypatch.chdir(tmp_path / "here")
     run(tiny(digest={"encoder": "mine.safetensors"}), tmp_path / "run", dataset=tiny_dataset, until=1)
     monkeypatch.chdir(tmp_path / "elsewhere")
-    resume(tmp_path / "run", dataset=tiny_dataset)
+    assert resume(tmp_path / "run", dataset=tiny_dataset)["rounds"] == tiny().training.rounds
 
 
 def test_the_saved_experiment_is_what_is_resumed(halfway: Path, tiny_dataset: Dataset) -> None:
