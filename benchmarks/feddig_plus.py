@@ -1,6 +1,6 @@
 """FedDig+ against its parts and its rivals: learning rates chosen on validation data, then the marks.
 
-    python benchmarks/feddig_plus.py emnist-byclass --data-dir FOLDER --methods fedavg,votes --rates .001,.005 --seeds 100
+    python benchmarks/feddig_plus.py emnist-byclass --data-dir FOLDER --methods votes --rates .001,.005
     python benchmarks/feddig_plus.py emnist-byclass --data-dir FOLDER --seeds 0,1,2,3,4 --scenarios sequential
 
 A cell is a method, a scenario, a learning rate and a seed. Each finished cell is written to OUT/<data set>/ as one JSON
@@ -133,7 +133,11 @@ def main() -> None:
         kept = measure(out, seed)
         facts = {
             "format_version": 1,
-            **{"method": method, "scenario": scenario, "lr": rate, "seed": seed, "settings": settings},
+            "method": method,
+            "scenario": scenario,
+            "lr": rate,
+            "seed": seed,
+            "settings": settings,
             **{key: summary[key] for key in ("precision", "device", "versions")},
             "seconds": round(time.perf_counter() - started, 1),
             **kept,
