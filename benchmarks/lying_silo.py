@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, RecordDict
 from flwr.app.message import array
 from flwr.supernode.runtime import run_clientapp
 
@@ -60,7 +60,6 @@ UPDATES: dict[str, Callable[[RecordDict], None]] = {
     "broken header": break_header,
     "huge update": lambda content: content.update(model=pack_arrays({"update": torch.rand(HUGE // 4)})),
     "huge zeros": add_zeros,
-    "huge note": lambda content: content.update(note=ConfigRecord({"note": os.urandom(HUGE)})),
 }
 
 
