@@ -5,8 +5,7 @@
 
 A cell is a method, a scenario, a learning rate and a seed. Each finished cell is written to OUT/<data set>/ as one JSON
 file and skipped when the command is given again. Seed 100 chooses: its cells keep only the validation accuracy, pooled
-over the silos. `early` and `never` are scenarios of this script: silos 0, 1 and 2 leave at rounds 5, 20 and 50; silo 0
-sends its digest and never trains.
+over the silos.
 """
 
 import argparse
@@ -35,15 +34,15 @@ METHODS: dict[str, Mapping[str, Any]] = {
     "fedavg": {"algorithm.name": "fedavg"},
     "prior": {"algorithm.name": "fedavg", **PRIOR},
     "votes": {"algorithm.name": "fedavg", **PRIOR, **VOTES},
-    "votes-alone": {"algorithm.name": "fedavg", **VOTES},
+    "plus": {"algorithm.name": "feddig-plus"},
+    "plus-no-prior": {"algorithm.name": "feddig-plus", "algorithm.prior_correction": False},
+    "plus-no-votes": {"algorithm.name": "feddig-plus", "moderator.votes": 0.0},
+    "expert": {"algorithm.name": "digest-expert"},
     "digests-only": {"algorithm.name": "digests-only"},
     "feddig": {"algorithm.name": "feddig"},
     "feddig-prior": {"algorithm.name": "feddig", **PRIOR},
     "feddig-votes": {"algorithm.name": "feddig", **PRIOR, **VOTES},
-    "feddig-half-votes": {"algorithm.name": "feddig", **PRIOR, "moderator.votes": 0.5},
-    "no-joint-votes": {"algorithm.name": "feddig-no-joint", **PRIOR, **VOTES},
 }
-EARLY = {0: 5, 1: 20, 2: 50}
 
 
 def with_settings(experiment: Experiment, settings: Mapping[str, Any]) -> Experiment:
@@ -52,21 +51,6 @@ def with_settings(experiment: Experiment, settings: Mapping[str, Any]) -> Experi
         section, _, field = key.partition(".")
         experiment = replace(experiment, **{section: replace(getattr(experiment, section), **{field: value})})
     return experiment
-
-
-def absence_of(scenario: str, rounds: int, silos: int, folder: Path) -> Mapping[str, Any]:
-    """Return the settings of a scenario; those of this script are written as a table first."""
-    if scenario not in ("early", "never"):
-        return {"absence.scenario": scenario}
-    leaves = EARLY if scenario == "early" else {0: 1}
-    lines = ["silo," + ",".join(map(str, range(rounds)))]
-    for silo in range(silos):
-        row = [int(round < leaves.get(silo, rounds)) for round in range(rounds)]
-        lines.append(",".join(map(str, [silo, *row])))
-    file = folder / f"{scenario}.csv"
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, "# feddig availability, format_version 1\n" + "\n".join(lines) + "\n")
-    return {"absence.scenario": "file", "absence.file": str(file)}
 
 
 def measure(out: Path, seed: int) -> dict[str, Any]:
@@ -123,9 +107,8 @@ def main() -> None:
         if file.exists():
             continue
         base = replace(experiment_of(options.name, options.rounds, "default"), seed=seed)
-        absence = absence_of(scenario, options.rounds, base.data.silos, options.work)
-        settings = {**METHODS[method], "training.lr": rate}
-        experiment = with_settings(base, {**settings, **absence}).located(options.data_dir)
+        settings = {**METHODS[method], "training.lr": rate, "absence.scenario": scenario}
+        experiment = with_settings(base, settings).located(options.data_dir)
         out = options.work / options.name / label
         shutil.rmtree(out, ignore_errors=True)
         started = time.perf_counter()

@@ -53,6 +53,31 @@ def test_forever_the_largest_leaves_at_50() -> None:
     assert presence("forever") == [ALWAYS, ALWAYS, [(0, 50)], ALWAYS]
 
 
+def test_never_the_largest_sends_its_digest_alone() -> None:
+    found = drawn("never")
+    assert presence("never") == [ALWAYS, ALWAYS, [], ALWAYS]
+    assert found.joined[:, 0].all()
+    assert found.away[2].all()
+    assert found.first_leave() is None
+    assert found.events() == ["round 0: silo 2 sends its digest without training"]
+
+
+def test_early_silos_leave_at_5_20_and_50_and_the_last_stays() -> None:
+    assert presence("early") == [[(0, 5)], [(0, 20)], [(0, 50)], ALWAYS]
+    assert spans(drawn("early", rounds=10).present[0]) == [(0, 1)]
+
+
+def test_a_table_with_a_silo_that_hands_in_its_digest_is_read_as_it_was_written(tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text("1,1,0,1\n0,d,d,0\n0,d,1,0\n")
+    found = read_absence(tmp_path / "table.csv")
+    assert found.joined.astype(int).tolist() == [[1, 1, 1, 1], [0, 1, 1, 1], [0, 1, 1, 1]]
+    assert found.away.astype(int).tolist() == [[0, 0, 1, 0], [0, 1, 1, 1], [0, 1, 0, 1]]
+    (tmp_path / "again.csv").write_text(found.to_csv())
+    again = read_absence(tmp_path / "again.csv")
+    assert np.array_equal(again.present, found.present)
+    assert np.array_equal(again.joined, found.joined)
+
+
 def test_sequential_one_leaves_at_each_of_four_rounds() -> None:
     assert presence("sequential") == [[(0, 100)], [(0, 150)], [(0, 200)], [(0, 250)]]
 
@@ -143,11 +168,12 @@ def test_what_holds_for_every_drawn_table(
     assert found.present.shape == (len(sizes), rounds) == (found.silos, found.rounds)
     assert found.present.dtype == bool
     assert np.array_equal(found.present, draw().present)
-    # away means joined and not there; nobody is away who has never been there
+    # away means joined and not there; nobody is away who has neither been there nor sent a digest
     assert not (found.away & found.present).any()
     assert not (found.away & ~found.joined).any()
     for silo in range(found.silos):
-        first = next((round for round in range(rounds) if found.present[silo, round]), rounds)
+        there = found.present[silo] if found.hands_in is None else (found.present | found.hands_in)[silo]
+        first = next((round for round in range(rounds) if there[round]), rounds)
         assert not found.away[silo, :first].any()
         assert found.joined[silo].tolist() == [round >= first for round in range(rounds)]
     if found.absence_rounds():
@@ -344,9 +370,9 @@ def test_a_table_by_hand_may_be_bare(path: Path, text: str) -> None:
     [
         ("1,1,0\n", r"has 1 silos, but data.silos is 2; change one of them"),
         ("1,1\n0,1\n", r"has 2 rounds, but training.rounds is 3; change one of them"),
-        ("1,1,0\n0,2,1\n", r"silo 1, round 1: '2' is neither 0 nor 1"),
-        ("1,1,0\n0,,1\n", r"silo 1, round 1: '' is neither 0 nor 1"),
-        ("1,1,yes\n0,0,1\n", r"silo 0, round 2: 'yes' is neither 0 nor 1"),
+        ("1,1,0\n0,2,1\n", r"silo 1, round 1: '2' is neither 0, 1 nor d"),
+        ("1,1,0\n0,,1\n", r"silo 1, round 1: '' is neither 0, 1 nor d"),
+        ("1,1,yes\n0,0,1\n", r"silo 0, round 2: 'yes' is neither 0, 1 nor d"),
         ("1,1,0\n0,1\n", r"rows have \[2, 3\] rounds; give every silo the same number"),
         ("silo,0,1,2\n0\n1\n", r"rows have \[0\] rounds"),
         ("silo,0,1,2\n0,1,1,0\n2,0,1,1\n", r"row 1 is of silo '2'; list silos 0, 1, 2 ... in order"),

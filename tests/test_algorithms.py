@@ -547,8 +547,15 @@ def test_every_listed_name_can_be_read_and_none_is_listed_twice() -> None:
     assert [read_recipe(name).name for name in names()] == names()
     assert len(set(names())) == len(names())
     bases = [*BASES]
-    kinds = ("feddig", "feddig-no-recall", "feddig-no-joint", "frozen")
-    expected = {*bases, "centralised", "digests-only", *kinds, *(f"{base}-large" for base in bases)}
+    kinds = ("feddig", "feddig-no-recall", "feddig-no-joint", "feddig-plus", "frozen")
+    expected = {
+        *bases,
+        "centralised",
+        "digests-only",
+        "digest-expert",
+        *kinds,
+        *(f"{base}-large" for base in bases),
+    }
     expected |= {f"{kind}+{base}" for kind, base in itertools.product(kinds, bases)}
     assert set(names()) == expected
 

@@ -68,7 +68,8 @@ def test_every_algorithm_runs_and_does_what_its_name_says(
     assert [row["present"] for row in found] == here
     away = [[], [0], everybody]
     assert [row["recalled"] for row in found] == (away if recipe.recall else [[]] * 3)
-    assert [row["losses"]["joint"] is not None for row in found] == [recipe.joint] * 3
+    joint = [True, False, False] if recipe.expert else [recipe.joint] * 3  # E trains when digests arrive
+    assert [row["losses"]["joint"] is not None for row in found] == joint
     silos_that_train = [["0"]] * 3 if recipe.centralised else [["0", "1", "2"], ["1", "2"], []]
     if recipe.frozen:
         silos_that_train = [["0", "1", "2"], [], []]
@@ -77,9 +78,10 @@ def test_every_algorithm_runs_and_does_what_its_name_says(
     assert [list(row["losses"]["silos"]) for row in found] == silos_that_train
 
     assert (tmp_path / "run" / "digests").exists() == recipe.collects_digests
-    assert (tmp_path / "run" / "guidance.safetensors").exists() == recipe.collects_digests
+    assert (tmp_path / "run" / "guidance.safetensors").exists() == (recipe.recall or recipe.joint)
     parts = {name.partition(".")[0] for name in tensors(tmp_path / "run" / "model.safetensors")}
-    assert parts == ({"raw", "digest", "head"} if recipe.sees_features else {"raw", "head"})
+    expected = {"raw", "digest", "head"} if recipe.sees_features else {"raw", "head"}
+    assert parts == ({"classifier", "expert", "coverage"} if recipe.expert else expected)
 
 
 def test_feddig_remembers_what_fedavg_forgets(trained: Trained) -> None:

@@ -377,9 +377,9 @@ def test_a_run_prints_its_measures_and_its_folder(give: Give, tiny: Path) -> Non
     assert said.code == 0
     *measures, privacy, folder = said.out.splitlines()
     assert folder == "mine"
-    assert re.fullmatch(r"privacy {8}record epsilon is infinite .*", privacy)
-    names = [re.fullmatch(r"(.{14}) [ \d]{3}\.\d %", line).group(1).strip() for line in measures]
-    assert names == ["final", "best", "absence mean", "absence auc", "frozen own"]
+    assert re.fullmatch(r"privacy {12}record epsilon is infinite .*", privacy)
+    names = [re.fullmatch(r"(.{18}) [ \d]{3}\.\d %", line).group(1).strip() for line in measures]
+    assert names == ["final", "best", "absence mean", "absence auc", "frozen own", "frozen own mean 10"]
     assert Path("mine", "summary.json").exists()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import feddig
 from feddig.core.algorithms import BASES
-from feddig.core.recipe import FEDDIG
+from feddig.core.recipe import EXPERT, FEDDIG, PLUS
 from feddig.experiment.toml import keys, read_experiment
 
 ROOT = Path(__file__).parent.parent
@@ -184,7 +184,7 @@ def test_every_algorithm_has_a_section_that_says_where_it_differs() -> None:
     text = (ROOT / "docs" / "reference" / "algorithms.md").read_text(encoding="utf-8")
     sections = dict(re.findall(r"^## (.+)\n((?:(?!## ).*\n)*)", text, flags=re.MULTILINE))
     del sections["What all of them share"]
-    assert {title.lower() for title in sections} >= {*BASES, *FEDDIG, "frozen", "centralised", "digests-only"}
+    assert {title.lower() for title in sections} >= {*BASES, *FEDDIG, PLUS, "frozen", "centralised", "digests-only", EXPERT}
     for title, section in sections.items():
         assert re.search(r"Names?: `", section), f"{title}: says no name"
         assert "**Where it differs from the paper" in section, f"{title}: does not say where it differs"

@@ -88,13 +88,14 @@ def test_a_headline_compares_with_fedavg_and_frozen(grid: Path) -> None:
     assert headline.title == "68.5\u00a0% after every silo had left"
     assert headline.sentences[0] == "Silo 0 left at round 2, silo 1 left at round 5, silo 2 left at round 9."
     assert headline.sentences[-1].replace("\u00a0", " ") == (
-        "feddig ended at 68.5 ± 0.7 % (mean of 2 seeds): 25.0 points above fedavg (43.5 ± 0.7 %) and 17.0 points "
-        "above frozen (51.5 ± 0.7 %)."
+        "feddig ended at 68.5 ± 0.7 % (mean of 2 seeds): 25.0 points above fedavg (43.5 ± 0.7 %), 17.0 points "
+        "above frozen (51.5 ± 0.7 %) and 16.0 points above its own model before the first leave (52.5 ± 0.7 %)."
     )
     assert [figure.value for figure in headline.figures] == [
         "68.5 ± 0.7\u00a0%",
         "+25.0 ± 0.0 points",
         "+17.0 ± 0.0 points",
+        "+16.0 ± 0.0 points",
         "61.5 ± 0.7\u00a0%",
     ]
 

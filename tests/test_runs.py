@@ -366,6 +366,7 @@ def test_the_summary_has_the_keys_of_the_contract_and_no_others_than_these(feddi
         "after_50",
         "after_200",
         "frozen_own",
+        "frozen_own_mean_10",
     ]
     assert set(summary["bytes"]) == {"digest", "update"}
     assert set(summary["versions"]) == {"feddig", "torch", "numpy", "python"}
@@ -387,6 +388,7 @@ def test_the_summary_follows_from_the_files_next_to_it(feddig_run: Path) -> None
         "after_50": None,
         "after_200": None,
         "frozen_own": curve[2],
+        "frozen_own_mean_10": pytest.approx(fmean(curve[:3])),
     }
     parameters = sum(array.size for array in tensors(feddig_run / "model.safetensors").values())
     digests = [read_digest(feddig_run / "digests" / f"silo-{silo}.safetensors") for silo in range(3)]

@@ -25,6 +25,7 @@ def test_a_short_curve_by_hand() -> None:
         "after_50": None,
         "after_200": None,
         "frozen_own": 50.0,
+        "frozen_own_mean_10": (10 + 50) / 2,
     }
     assert tuple(measures) == MEASURES
 
@@ -64,6 +65,7 @@ def test_three_hundred_rounds_of_sequential_leaving() -> None:
         "after_50": None,
         "after_200": None,
         "frozen_own": 99.0,
+        "frozen_own_mean_10": 94.5,
     }
 
 

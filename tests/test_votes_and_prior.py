@@ -17,6 +17,7 @@ from feddig.core.algorithms import FedDyn
 from feddig.core.algorithms.base import Correction
 from feddig.core.prior import count_classes, count_in_digest, log_prior_ratio
 from feddig.core.step import Step, Trainee
+from feddig.core.votes import Votes
 from feddig.models.flat import FlatNetwork
 from feddig.runs.build import build_simulation
 from feddig.settings import ModeratorSettings, TrainingSettings
@@ -117,14 +118,48 @@ def votes(weight: float) -> ModeratorSettings:
 
 
 def test_an_absent_silo_votes_with_the_last_model_it_returned() -> None:
-    """w = 0; the silos return .2 and -.6, so w = -.2. Then silo 0 returns -.2 + .5 = .3: w = (.3 - .6) / 2."""
+    """w = 0; the silos return .2 and -.6, so w = -.2. Then silo 0 returns -.2 + .5 = .3: w = (.3 - .6) / 2 = -.15.
+
+    The vote follows: half of the silos are present, and it has missed half of silo 0's two rounds and nothing of silo
+    1's, a quarter on average. So it goes .5 * .25^3 of the way from -.6 to -.15.
+    """
     moderator = paper_moderator(settings=votes(1.0))
     moderator.aggregate(0, [reply_of(0, 0.2), reply_of(1, -0.6)])
     assert moderator.weights.tolist() == pytest.approx([-0.2])
     moderator.aggregate(1, [reply_of(0, 0.5)])
     assert moderator.weights.tolist() == pytest.approx([-0.15])
-    moderator.aggregate(2, [])
-    assert moderator.weights.tolist() == pytest.approx([-0.15])
+    for _ in range(2):  # nobody is there, so the votes stay where they are
+        moderator.aggregate(2, [])
+        assert moderator.weights.tolist() == pytest.approx([(0.3 - 0.6 + 0.45 / 128) / 2])
+
+
+def test_a_vote_follows_the_faster_the_more_training_it_has_missed() -> None:
+    """The model stays at 1 from now on; how far does a vote for 0 move in one round?"""
+
+    def moved(*, rounds: int, silos: int, present: int) -> float:
+        votes, model = Votes(silos, keep=True), torch.ones(1)
+        for _ in range(rounds):
+            votes.take([reply_of(silo, -1.0) for silo in range(silos)], model)
+        later = [reply_of(silo, 0.0) for silo in range(present)]
+        votes.take(later, model)
+        votes.follow(later, model)
+        return float(votes.of_absent(later, torch.zeros(1))[silos - 1].update)
+
+    # one of `rounds + 1` rounds of the present ones was missed
+    assert moved(rounds=1, silos=2, present=1) == pytest.approx(1 / 2 * (1 / 2 / 2) ** 3)
+    assert moved(rounds=9, silos=2, present=1) == pytest.approx(1 / 2 * (1 / 2 / 10) ** 3)
+    assert moved(rounds=1, silos=4, present=3) == pytest.approx(3 / 4 * (3 / 4 / 2) ** 3)
+    assert moved(rounds=1, silos=4, present=1) == pytest.approx(1 / 4 * (1 / 4 / 2) ** 3)
+
+
+def test_a_vote_from_before_others_joined_soon_follows() -> None:
+    votes, model = Votes(2, keep=True), torch.ones(1)
+    for _ in range(100):
+        votes.take([reply_of(0, -1.0)], model)
+    for _ in range(20):
+        votes.take([reply_of(1, 0.0)], model)
+        votes.follow([reply_of(1, 0.0)], model)
+    assert 0.3 < float(votes.of_absent([reply_of(1, 0.0)], torch.zeros(1))[0].update) < 0.9
 
 
 def test_a_vote_of_half_the_weight_counts_half_a_silo() -> None:
@@ -175,7 +210,9 @@ def test_a_checkpoint_keeps_votes_and_counts() -> None:
 # --- whole runs
 
 
-@pytest.mark.parametrize("name", ["fedavg", "feddig", "feddig+feddyn", "adabest", "fednova-large"])
+@pytest.mark.parametrize(
+    "name", ["fedavg", "feddig", "feddig+feddyn", "adabest", "fednova-large", "feddig-plus+fedprox"]
+)
 def test_a_resumed_run_gives_what_an_uninterrupted_one_gives(
     name: str, tmp_path: Path, tiny_dataset: Dataset, tiny_experiment: Callable[..., Experiment]
 ) -> None:

@@ -59,8 +59,8 @@ class AbsenceSettings:
 
     scenario: str = setting(
         "sequential", "who is away when",
-        choices=("none", "temporary", "forever", "sequential", "groups", "arrival", "departure", "round-robin",
-                 "random", "file"),
+        choices=("none", "temporary", "forever", "never", "early", "sequential", "groups", "arrival",
+                 "departure", "round-robin", "random", "file"),
     )  # fmt: skip
     order: str = setting(
         "auto", "in which order silos leave; auto: index up to 4 silos, random above",
@@ -70,7 +70,9 @@ class AbsenceSettings:
     return_: float = setting(
         0.2, "random: chance that an absent silo returns before a round", least=0, most=1
     )
-    file: str | None = setting(None, "file: a CSV, silo x round, 0 or 1")
+    file: str | None = setting(
+        None, "file: a CSV, silo x round, 0, 1 or d (sends its digest, does not train)"
+    )
     seed: int | None = setting(None, "seed of the absence; left out: from the top-level seed", least=0)
 
 
@@ -80,8 +82,9 @@ class AlgorithmSettings:
 
     name: str = setting("feddig", "algorithm, as feddig+fednova, fedavg-large, frozen, centralised")
     weighting: str = setting("equal", "a silo's weight: 1/n, or by samples", choices=("equal", "samples"))
-    prior_correction: bool = setting(
-        False, "correct the loss of silos and recall models for their class shares"
+    prior_correction: bool | None = setting(
+        None,
+        "correct the loss of silos and recall models for their class shares; left out: only in feddig-plus",
     )
     bases: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
@@ -182,8 +185,11 @@ class ModeratorSettings:
     recall_epochs: int = setting(
         0, "passes of a recall model over its silo's digest; 0: training.local_epochs", least=0
     )
-    votes: float = setting(
-        0.0, "weight of the last model that an absent silo returned; 0: it has none", least=0, most=1
+    votes: float | None = setting(
+        None,
+        "weight of the last model that an absent silo returned; left out: 1 in feddig-plus, else 0",
+        least=0,
+        most=1,
     )
     joint_epochs: int = setting(1, "passes over the held digests in a joint update", least=1)
     joint_steps: int = setting(0, "steps of a joint update, instead of epochs; 0: by epochs", least=0)

@@ -86,7 +86,7 @@ def _train(simulation: Simulation, digest_of: Callable[[Silo], Digest]) -> float
     rounds = range(experiment.training.rounds)
     for _ in run_rounds(simulation.moderator, simulation.engine(digest_of), experiment.recipe, rounds):
         pass
-    simulation.network.load(simulation.moderator.weights)
+    simulation.network.load(simulation.moderator.model())
     reached = accuracy(simulation.network, simulation.test)
     if reached is None:
         raise DataError("data: has no test images to measure accuracy on")

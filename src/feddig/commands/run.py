@@ -73,6 +73,6 @@ def _print_summary(summary: dict[str, Any], *, quiet: bool) -> None:
         return
     for name, value in summary["accuracy"].items():
         if value is not None:
-            print(f"{name.replace('_', ' '):<14} {value:5.1f} %")
+            print(f"{name.replace('_', ' '):<18} {value:5.1f} %")
     if summary["privacy"]:
-        print(f"{'privacy':<14} {summary['privacy']}")
+        print(f"{'privacy':<18} {summary['privacy']}")

@@ -1,4 +1,4 @@
-"""Which silos are present in each round: a silo x round table of 0 and 1."""
+"""Which silos are present in each round: a silo x round table of 0, 1 and d (sends its digest, does not train)."""
 
 import csv
 import io
@@ -15,6 +15,7 @@ PAPER_ROUNDS = 300
 """Presets name their rounds for a run of this length and are scaled to others."""
 
 HEADING = "# feddig availability, format_version 1"
+HANDS_IN = "d"
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Absence:
 
     present: np.ndarray
     """Boolean, silo x round."""
+    hands_in: np.ndarray | None = None
+    """Boolean, silo x round: the silo does not train, but sends its digest if it has not done so yet."""
 
     @property
     def silos(self) -> int:
@@ -36,8 +39,9 @@ class Absence:
 
     @property
     def joined(self) -> np.ndarray:
-        """Boolean, silo x round: the silo has been present in this round or before, so its digest is held."""
-        joined: np.ndarray = np.logical_or.accumulate(self.present, axis=1)
+        """Boolean, silo x round: the silo was there in this round or before, so its digest is held."""
+        there = self.present if self.hands_in is None else self.present | self.hands_in
+        joined: np.ndarray = np.logical_or.accumulate(there, axis=1)
         return joined
 
     @property
@@ -51,9 +55,8 @@ class Absence:
         return [int(silo) for silo in np.flatnonzero(self.present[:, round])]
 
     def first_leave(self) -> int | None:
-        """Return the first round in which a silo that had joined is away, if there is one."""
-        rounds = np.flatnonzero(self.away.any(axis=0))
-        return int(rounds[0]) if rounds.size else None
+        """Return the first round in which a silo that had trained is away, if there is one."""
+        return next(iter(self.absence_rounds()), None)
 
     def last_leave(self) -> int | None:
         """Return the last round in which a silo goes away, if one ever does."""
@@ -62,12 +65,17 @@ class Absence:
         return int(rounds[-1]) + 1 if rounds.size else None
 
     def absence_rounds(self) -> list[int]:
-        """List the rounds of the absence phase: those in which a silo that had joined is away."""
-        return [int(round) for round in np.flatnonzero(self.away.any(axis=0))]
+        """List the rounds of the absence phase: those in which a silo that had trained is away."""
+        left = np.logical_or.accumulate(self.present, axis=1) & ~self.present
+        return [int(round) for round in np.flatnonzero(left.any(axis=0))]
 
     def events(self) -> list[str]:
         """Return one line for each silo that joins, leaves or returns."""
         said = []
+        if self.hands_in is not None:
+            for silo in np.flatnonzero(self.hands_in.any(axis=1)).tolist():
+                first = int(np.argmax(self.hands_in[silo]))
+                said.append(f"round {first}: silo {silo} sends its digest without training")
         for round in range(self.rounds):
             for silo in range(self.silos):
                 now = self.present[silo, round]
@@ -85,8 +93,11 @@ class Absence:
         text.write(HEADING + "\n")
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["silo", *range(self.rounds)])
-        for silo, row in enumerate(self.present):
-            writer.writerow([silo, *row.astype(int)])
+        cells = self.present.astype(int).astype(object)
+        if self.hands_in is not None:
+            cells[self.hands_in & ~self.present] = HANDS_IN
+        for silo, row in enumerate(cells):
+            writer.writerow([silo, *row])
         return text.getvalue()
 
 
@@ -118,6 +129,9 @@ def draw_absence(
         return round(of_paper * rounds / PAPER_ROUNDS)
 
     present = np.ones((len(sizes), rounds), dtype=bool)
+    if scenario == "never":
+        present[int(np.argmax(sizes))] = False
+        return Absence(present, hands_in=~present)
     PRESETS[scenario](present, queue, event)
     return Absence(present)
 
@@ -137,6 +151,16 @@ def _temporary(present: np.ndarray, queue: list[int], event: Event) -> None:
 def _forever(present: np.ndarray, queue: list[int], event: Event) -> None:
     """The largest silo leaves at 50."""
     present[queue, event(50) :] = False
+
+
+def _never(present: np.ndarray, queue: list[int], event: Event) -> None:
+    """The largest silo sends its digest and never trains."""
+
+
+def _early(present: np.ndarray, queue: list[int], event: Event) -> None:
+    """A quarter of the silos leaves at each of 5, 20 and 50; the last quarter stays."""
+    for quarter, leaves in zip(np.array_split(queue, 4), (5, 20, 50), strict=False):
+        present[quarter, max(1, event(leaves)) :] = False
 
 
 def _sequential(present: np.ndarray, queue: list[int], event: Event) -> None:
@@ -180,6 +204,8 @@ PRESETS: dict[str, Callable[[np.ndarray, list[int], Event], None]] = {
     "none": _none,
     "temporary": _temporary,
     "forever": _forever,
+    "never": _never,
+    "early": _early,
     "sequential": _sequential,
     "groups": _groups,
     "arrival": _arrival,
@@ -240,18 +266,18 @@ def read_absence(path: Path, silos: int | None = None, rounds: int | None = None
             raise FileFormatError(
                 f"{path}: row {number} is of silo {row[0]!r}; list silos 0, 1, 2 ... in order"
             )
-        wrong = next((place for place, cell in enumerate(cells) if cell not in ("0", "1")), None)
+        wrong = next((place for place, cell in enumerate(cells) if cell not in ("0", "1", HANDS_IN)), None)
         if wrong is not None:
             raise FileFormatError(
-                f"{path}: silo {number}, round {wrong}: {cells[wrong]!r} is neither 0 nor 1"
+                f"{path}: silo {number}, round {wrong}: {cells[wrong]!r} is neither 0, 1 nor {HANDS_IN}"
             )
-        table.append([cell == "1" for cell in cells])
+        table.append(cells)
     lengths = {len(row) for row in table}
     if len(lengths) != 1 or 0 in lengths:
         raise FileFormatError(f"{path}: rows have {sorted(lengths)} rounds; give every silo the same number")
-    present = np.array(table, dtype=bool)
+    present, hands_in = np.array(table) == "1", np.array(table) == HANDS_IN
     for what, found, wanted in (("silos", present.shape[0], silos), ("rounds", present.shape[1], rounds)):
         if wanted is not None and found != wanted:
             key = "data.silos" if what == "silos" else "training.rounds"
             raise FileFormatError(f"{path}: has {found} {what}, but {key} is {wanted}; change one of them")
-    return Absence(present)
+    return Absence(present, hands_in if hands_in.any() else None)

@@ -43,8 +43,8 @@ class InProcessEngine:
         self._silos, self._absence, self._workers, self._digest_of = silos, absence, workers, digest_of
 
     def collect_digests(self, silos: Sequence[int], round: int) -> list[Digest]:
-        """Return the digests of the present ones among these silos."""
-        return [self._digest_of(self._silos[silo]) for silo in silos if self._absence.present[silo, round]]
+        """Return the digests of those of these silos that have joined."""
+        return [self._digest_of(self._silos[silo]) for silo in silos if self._absence.joined[silo, round]]
 
     def known_away(self, requests: Sequence[Request]) -> list[Request]:
         """Return the requests to silos that the table says are absent."""

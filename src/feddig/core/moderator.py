@@ -1,4 +1,4 @@
-"""The moderator: it holds digests, trains recall models, aggregates updates and updates the model jointly."""
+"""The moderator: it holds digests, trains on them, and aggregates updates into the model."""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
@@ -9,11 +9,13 @@ import torch
 from torch import Tensor
 
 from feddig.core.algorithms import Algorithm, Memory, Round
+from feddig.core.expert import coverage, train_expert
 from feddig.core.local import Effort, Trained, train_locally
 from feddig.core.messages import Reply, Request
 from feddig.core.prior import count_in_digest, log_prior_ratio
 from feddig.core.samples import DigestSource, Samples
 from feddig.core.step import Trainee
+from feddig.core.votes import Votes
 from feddig.core.workers import Done, Worker, WorkerPool
 from feddig.digest.digest import Digest, check_digest
 from feddig.errors import DivergenceError, FileFormatError
@@ -47,6 +49,7 @@ class Moderator:
         algorithm: Algorithm,
         workers: WorkerPool,
         guidance_producer: FlatNetwork | None,
+        expert: FlatNetwork | None = None,
         training: TrainingSettings,
         settings: ModeratorSettings,
         weighting: str,
@@ -59,8 +62,10 @@ class Moderator:
         self.samples = [0] * silos
         """How many samples each silo last trained on; 0 before it joins."""
         self.digests: dict[int, Digest] = {}
-        self._returned: dict[int, Reply] = {}
-        """The last reply of each silo, where absent silos vote; its update is replaced by the model it returned."""
+        self.expert = expert
+        """The digest expert of FedDig+."""
+        self._expert_is_due = False
+        self._votes = Votes(silos, keep=bool(settings.votes))
         self._class_counts: dict[int, Tensor] = {}
         """Of silos without a digest, where the loss is prior-corrected."""
         self._prior_correction = prior_correction
@@ -106,6 +111,7 @@ class Moderator:
                     )
             self.digests[digest.silo] = digest.to(self._device)
             self._to_recall = self._to_train_on = None
+            self._expert_is_due = True
 
     def begin_recall(self, requests: Sequence[Request]) -> Recalling:
         """Start to train the recall models of these silos, as far as their digests are held."""
@@ -154,11 +160,10 @@ class Moderator:
         for reply in replies:
             if reply.class_counts is not None:
                 self._class_counts[reply.silo] = reply.class_counts.to(self._device)
-        voters = self._voters(replies)
+        before = self.weights
+        voters = self._votes.of_absent(replies, before) if self._settings.votes else {}
         stand_ins = [self._with_vote(reply, voters.pop(reply.silo, None)) for reply in stand_ins]
-        for reply in replies:
-            if self._settings.votes:
-                self._returned[reply.silo] = replace(reply, update=self.weights + reply.update)
+        self._votes.take(replies, before)
         if not (replies or stand_ins or voters):
             return
         for reply in (*replies, *stand_ins):
@@ -167,7 +172,7 @@ class Moderator:
             [1.0] * self.silos if self._weighting == "equal" else [*map(float, self.samples)]
         )
         for silo in voters:
-            importance[silo] *= self._settings.votes
+            importance[silo] *= self._settings.votes or 0
         in_order = sorted([*replies, *stand_ins, *voters.values()], key=lambda reply: reply.silo)
         facts = Round(round, self.weights, in_order, importance, self._training.momentum)
         self.weights, self.memory = self.algorithm.aggregate(facts, self.memory)
@@ -175,21 +180,13 @@ class Moderator:
             raise DivergenceError(
                 f"round {round}: the aggregated weights are not finite; lower training.lr or the algorithm's strength"
             )
-
-    def _voters(self, replies: Sequence[Reply]) -> dict[int, Reply]:
-        """Return for each absent silo that once replied an update towards the last model that it returned."""
-        present = {reply.silo for reply in replies}
-        return {
-            silo: replace(last, update=last.update - self.weights)
-            for silo, last in self._returned.items()
-            if silo not in present
-        }
+        self._votes.follow(replies, self.weights)
 
     def _with_vote(self, stand_in: Reply, vote: Reply | None) -> Reply:
         """Mix a recall model's update with its silo's vote."""
         if vote is None:
             return stand_in
-        return replace(stand_in, update=torch.lerp(stand_in.update, vote.update, self._settings.votes))
+        return replace(stand_in, update=torch.lerp(stand_in.update, vote.update, self._settings.votes or 0))
 
     def joint_update(self, round: int) -> Trained | None:
         """Train A and P_G jointly on all held digests; the result is M of the next round."""
@@ -217,9 +214,34 @@ class Moderator:
         self.weights = worker.network.weights()
         return trained
 
+    def update_expert(self) -> Trained | None:
+        """Train the digest expert anew if a digest has arrived since it was trained."""
+        if self.expert is None or not self._expert_is_due:
+            return None
+        self._expert_is_due = False
+        return train_expert(
+            self.expert, self._held(), noise_aware=self._settings.noise_aware, seed=self._seed
+        )
+
+    def model(self) -> Tensor:
+        """Return the weights of the model that is evaluated and published; in FedDig+ those of the committee."""
+        if self.expert is None:
+            return self.weights
+        if self.digests:
+            expert, covered = self.expert.vector, coverage(self._held(), self._votes.rounds.tolist())
+        else:  # M decides alone
+            expert, covered = (
+                torch.zeros_like(self.expert.vector),
+                torch.ones_like(self.expert.parameters[-1]),
+            )
+        return torch.cat([covered, self.weights, expert])  # in the order of the committee's parameters
+
+    def _held(self) -> list[Digest]:
+        return [self.digests[silo] for silo in sorted(self.digests)]
+
     def _within_budget(self) -> Callable[[torch.Generator], Tensor] | None:
         """Return a function that draws the digests of a pass, or None if the joint update uses all."""
-        budget, held = self._settings.digest_budget, [self.digests[silo] for silo in sorted(self.digests)]
+        budget, held = self._settings.digest_budget, self._held()
         if not budget or budget >= sum(map(len, held)):
             return None
         silos = np.repeat(sorted(self.digests), [len(digest) for digest in held])
@@ -230,9 +252,8 @@ class Moderator:
         """Pool the held digests as samples, unless that is done."""
         if self._to_recall is None:
             assert self.guidance_producer is not None
-            held = [self.digests[silo] for silo in sorted(self.digests)]
             self._to_recall = DigestSource(
-                held, self.guidance_producer.module, noise_aware=self._settings.noise_aware
+                self._held(), self.guidance_producer.module, noise_aware=self._settings.noise_aware
             )
             self._to_train_on = self._to_recall.with_guidance_in_training()
             self.digests = self._to_recall.digests()
@@ -253,13 +274,14 @@ class Moderator:
         state |= {f"shared.{name}": tensor for name, tensor in self.memory.shared.items()}
         for silo, memory in enumerate(self.memory.silos):
             state |= {f"silo.{silo}.{name}": tensor for name, tensor in memory.items()}
-        for silo, last in self._returned.items():
-            state[f"returned.{silo}"] = last.update
-            state[f"returned.{silo}.facts"] = torch.tensor([last.steps, last.samples])
+        if self._settings.votes or self.expert is not None:
+            state |= self._votes.state()
+        if self.expert is not None and not self._expert_is_due:
+            state["expert"] = self.expert.weights()
         return state | {f"class_counts.{silo}": counts for silo, counts in self._class_counts.items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Load such a state."""
+        """Load such a state; the digests of that time are held already."""
         device = self._device
         if state["weights"].shape != self.weights.shape:
             raise FileFormatError(
@@ -276,11 +298,12 @@ class Moderator:
             for silo, memory in enumerate(self.memory.silos)
         )
         self.memory = Memory(shared, silos)
+        if self._settings.votes or self.expert is not None:
+            self._votes.restore(state, device)
+        if self.expert is not None and "expert" in state:
+            self.expert.load(state["expert"].to(device))
+            self._expert_is_due = False
         for silo in range(self.silos):
-            if f"returned.{silo}" in state:
-                steps, samples = (int(number) for number in state[f"returned.{silo}.facts"])
-                model = state[f"returned.{silo}"].to(device)
-                self._returned[silo] = Reply(silo, 0, model, steps, samples, loss=0.0)
             if f"class_counts.{silo}" in state:
                 self._class_counts[silo] = state[f"class_counts.{silo}"].to(device)
 

@@ -1,4 +1,4 @@
-"""What an algorithm's name stands for: its base, its model, and whether it recalls and updates jointly."""
+"""What an algorithm's name stands for: its base, its model, and what the moderator does with digests."""
 
 from dataclasses import dataclass
 
@@ -6,6 +6,7 @@ from feddig.core.algorithms import BASES
 from feddig.errors import SettingError, nearest
 
 LARGE = "-large"
+PLUS, EXPERT = "feddig-plus", "digest-expert"
 FEDDIG = ("feddig", "feddig-no-recall", "feddig-no-joint")
 
 
@@ -22,6 +23,8 @@ class Recipe:
     silos_train: bool = True
     recall: bool = False
     joint: bool = False
+    expert: bool = False
+    """A digest expert decides together with the model that silos train, as feddig.models.committee says."""
     frozen: bool = False
     """Not trained again after the first leave."""
     centralised: bool = False
@@ -37,6 +40,10 @@ def read_recipe(name: str) -> Recipe:
             name, base, sees_features=True, collects_digests=True,
             recall=kind != "feddig-no-recall", joint=kind != "feddig-no-joint",
         )  # fmt: skip
+    if kind == PLUS and base in BASES:
+        return Recipe(name, base, collects_digests=True, expert=True)
+    if name == EXPERT:
+        return Recipe(name, collects_digests=True, silos_train=False, expert=True)
     if kind == "frozen" and base in BASES:
         return Recipe(name, base, frozen=True)
     if name == "centralised":
@@ -50,8 +57,8 @@ def read_recipe(name: str) -> Recipe:
 
 def names() -> list[str]:
     """Return every name that can be run."""
-    alone = [*BASES, *(base + LARGE for base in BASES), "centralised", "digests-only"]
+    alone = [*BASES, *(base + LARGE for base in BASES), "centralised", "digests-only", EXPERT]
     over_a_base = [
-        kind + tail for kind in (*FEDDIG, "frozen") for tail in ("", *("+" + base for base in BASES))
+        kind + tail for kind in (*FEDDIG, PLUS, "frozen") for tail in ("", *("+" + base for base in BASES))
     ]
     return alone + over_a_base

@@ -57,6 +57,8 @@ def run_rounds(
         clock.lap()
         moderator.aggregate(round, replies, stand_ins)  # line 18
         joint = moderator.joint_update(round) if recipe.joint else None  # lines 20-21
+        if recipe.expert:  # FedDig+, instead of recall and joint update
+            joint = moderator.update_expert()
         seconds_recall = moderator.seconds_of(stand_ins)
         yield RoundResult(round, replies, stand_ins, joint, seconds_silos, seconds_recall, clock.lap())
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from feddig.core.algorithms import BASES, Algorithm
 from feddig.core.recipe import Recipe, read_recipe
@@ -19,6 +20,8 @@ from feddig.settings import (
     TrainingSettings,
     setting,
 )
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,7 @@ class Experiment:
         """Fill in the settings that follow from others, so that the saved file leaves nothing open."""
         whole, order = self.located(), self.absence.order
         joint_lr = self.moderator.joint_lr or self.training.lr
+        plus = self.recipe.expert
         return replace(
             whole,
             data=replace(whole.data, seed=_given(self.data.seed, self.seed)),
@@ -77,13 +81,19 @@ class Experiment:
                 seed=_given(self.absence.seed, self.seed),
             ),
             digest=replace(whole.digest, seed=_given(self.digest.seed, self.seed)),
+            algorithm=replace(
+                whole.algorithm, prior_correction=_given(self.algorithm.prior_correction, plus)
+            ),
             moderator=replace(
-                whole.moderator, joint_lr=joint_lr, guidance_lr=self.moderator.guidance_lr or joint_lr
+                whole.moderator,
+                joint_lr=joint_lr,
+                guidance_lr=self.moderator.guidance_lr or joint_lr,
+                votes=_given(self.moderator.votes, float(plus)),
             ),
         )
 
 
-def _given(value: int | None, otherwise: int) -> int:
+def _given(value: Value | None, otherwise: Value) -> Value:
     return otherwise if value is None else value
 
 

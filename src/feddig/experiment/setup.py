@@ -18,6 +18,7 @@ from feddig.data.partition import Partition, draw_partition
 from feddig.errors import DataError, SettingError
 from feddig.experiment.experiment import Experiment
 from feddig.models.classifier import SIZES, build_classifier
+from feddig.models.committee import ImageClassifier, build_expert
 from feddig.models.custom import check_networks
 from feddig.models.encoder import feature_shape, load_encoder
 from feddig.models.guidance import build_guidance
@@ -88,12 +89,12 @@ class Networks:
 
 def build_networks(
     experiment: Experiment, image_shape: tuple[int, int, int], classes: int, given: Networks
-) -> tuple[nn.Module | None, nn.Module, nn.Module | None]:
-    """Build P_R, M and P_G as far as the algorithm needs them, and check that they fit together."""
+) -> tuple[nn.Module | None, nn.Module, nn.Module | None, nn.Module | None]:
+    """Build P_R, M, P_G and E as far as the algorithm needs them, and check that they fit together."""
     recipe, model = experiment.recipe, experiment.model
     given = copy.deepcopy(given)
     encoder, guidance, code = None, None, None
-    if recipe.sees_features:
+    if recipe.sees_features or recipe.collects_digests:
         encoder = given.encoder
         if encoder is None:
             encoder = load_encoder(experiment.digest.encoder, image_shape[0])
@@ -106,14 +107,23 @@ def build_networks(
         )
     if classifier is None:
         with _initial_weights(experiment, "classifier"):
-            classifier = build_classifier(model.classifier, image_shape, classes, code, given.raw_extractor)
-    if recipe.collects_digests and code is not None:
+            classifier = build_classifier(
+                model.classifier,
+                image_shape,
+                classes,
+                code if recipe.sees_features else None,
+                given.raw_extractor,
+            )
+    if (recipe.recall or recipe.joint) and code is not None:
         guidance = given.guidance
         if guidance is None:
             with _initial_weights(experiment, "guidance"):
                 guidance = build_guidance(model.guidance, code, image_shape)
+    expert = build_expert(code, classes) if recipe.expert and code is not None else None
+    if expert is not None:
+        classifier = ImageClassifier(classifier)
     check_networks(classifier, guidance, image_shape=image_shape, feature_shape=code, classes=classes)
-    return encoder, classifier, guidance
+    return encoder, classifier, guidance, expert
 
 
 @contextmanager

@@ -127,7 +127,9 @@ class DeploymentEngine:
     def collect_digests(self, silos: Sequence[int], round: int) -> list[Digest]:
         """Ask the silos that came, or came back, for their digests, and store each new one before it is used."""
         self._look_once(round)
-        asked = [silo for silo in self.here(round) if silo not in self._admitted]
+        joined = self._schedule.joined[:, round] if self._schedule is not None else None
+        online = [silo for silo in self._online.nodes if joined is None or joined[silo]]
+        asked = [silo for silo in online if silo not in self._admitted and not self._requests.is_busy(silo)]
         if asked:
             self._tell("collecting")
         questions = {silo: pack_question(self._about) for silo in asked}

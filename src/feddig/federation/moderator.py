@@ -183,10 +183,10 @@ class _Moderating:
         validation: list[float | None] = [None] * moderator.silos
         tested: float | None = None
         if setup.test is not None:
-            setup.network.load(moderator.weights)
+            setup.network.load(moderator.model())
             measured = tested = accuracy(setup.network, setup.test)
         else:
-            scores = self._engine.evaluate(moderator.weights, here, result.round)
+            scores = self._engine.evaluate(moderator.model(), here, result.round)
             for silo, score in scores.items():
                 validation[silo] = score.accuracy if score.samples else None
             images = sum(score.samples for score in scores.values())

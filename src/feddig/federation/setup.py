@@ -212,7 +212,8 @@ def _write_silo_key(silo: SiloFolder, keys: Path | None) -> str:
 
 
 def _encoder_hash(plan: Plan) -> str | None:
-    if not plan.experiment.recipe.sees_features:
+    recipe = plan.experiment.recipe
+    if not (recipe.sees_features or recipe.collects_digests):
         return None
     return encoder_hash(load_encoder(plan.experiment.digest.encoder, plan.image_shape[0]))
 

@@ -68,7 +68,8 @@ class GridEngine:
     def collect_digests(self, silos: Sequence[int], round: int) -> list[Digest]:
         """Ask these silos for their digests, and store each one before it is used."""
         kept = {silo: self._digests.kept_digest(silo) for silo in silos}
-        asked = [silo for silo in silos if kept[silo] is None and self._here(silo, round)]
+        joined = self._absence.joined[:, round]
+        asked = [silo for silo in silos if kept[silo] is None and joined[silo]]
         questions = {silo: pack_question(self._about) for silo in asked}
         for silo, content in self._ask(questions, DIGEST, round, LARGEST_DIGEST).items():
             try:
@@ -78,7 +79,7 @@ class GridEngine:
                 continue
             self._digests.keep_digest(digest)
             kept[silo] = digest
-        return [digest for silo, digest in kept.items() if digest is not None and self._here(silo, round)]
+        return [digest for silo, digest in kept.items() if digest is not None and joined[silo]]
 
     def exchange(self, requests: Sequence[Request]) -> list[Reply]:
         """Send the requests and wait for replies until the deadline."""

@@ -57,7 +57,7 @@ class Group:
 
     @property
     def main(self) -> Curve:
-        """The curve that the sentences describe: FedDig's, if there is one."""
+        """The curve that the sentences describe: that of FedDig+ or FedDig, if there is one."""
         return self.curves[0]
 
     @property
@@ -96,8 +96,11 @@ def all_runs(groups: Sequence[Group]) -> list[Run]:
 
 
 def _rank(algorithm: str) -> int:
-    """Return 0 for FedDig, which comes first, 2 for the frozen control, which comes last, and 1 for the others."""
-    return 0 if algorithm.startswith("feddig") else 2 if algorithm.startswith("frozen") else 1
+    """Return where a curve comes: FedDig+ first, then FedDig, others, and last the frozen control."""
+    order = ("feddig-plus", "feddig", "", "frozen")
+    return next(
+        order.index(start) for start in ("feddig-plus", "feddig", "frozen", "") if algorithm.startswith(start)
+    )
 
 
 def _curve_names(runs: Sequence[Run]) -> list[str]:
@@ -170,7 +173,7 @@ def write_headline(group: Group) -> Headline:
     comparisons = [text for each in baselines if (text := _compare(curve, each))]
     sentences.append(
         f"{curve.name} {'ended at' if group.finished else 'is so far at'} {accuracy}{seeds}"
-        f"{': ' if comparisons else ''}{' and '.join(comparisons)}."
+        f"{': ' if comparisons else ''}{_enumerate(comparisons)}."
     )
     figures = [
         KeyFigure(
@@ -204,7 +207,7 @@ def _title(final: MeanAndDeviation, runs: Sequence[Run]) -> str:
     if run.absence is None or len(away_counts) > 1:
         return f"{accuracy} at the end"
     silos, away = run.absence.silos, int(run.absence.away[:, -1].sum())
-    if run.absence.first_leave() is None:
+    if run.absence.first_leave() is None and not away:
         return f"{accuracy} with no silo away"
     if away == 0:
         return f"{accuracy} after all silos that left had returned"
@@ -223,7 +226,10 @@ def _describe_departures(run: Run) -> list[str]:
     absence = run.absence if run.finished else Absence(run.absence.present[:, : len(run.rows)])
     if absence.first_leave() is None:
         everybody = f"All {absence.silos} silos" if absence.silos > 1 else "The only silo"
-        return [f"{everybody} stayed{'' if run.finished else ' so far'}."]
+        only_digests = np.flatnonzero(absence.joined.any(axis=1) & ~absence.present.any(axis=1)).tolist()
+        if only_digests:
+            everybody = f"{_name_silos(run, only_digests)} sent a digest and never trained. The others"
+        return [f"{everybody[:1].upper()}{everybody[1:]} stayed{'' if run.finished else ' so far'}."]
     leaves = absence.away[:, 1:] & absence.present[:, :-1]
     rounds = np.flatnonzero(leaves.any(axis=0)) + 1
     if len(rounds) <= MAX_EVENTS:
@@ -249,8 +255,12 @@ def _name_silos(run: Run, silos: list[int]) -> str:
     return " and ".join(run.silo_names[silo] for silo in silos)
 
 
+def _enumerate(parts: Sequence[str]) -> str:
+    return " and ".join([*([", ".join(parts[:-1])] if parts[:-1] else []), *parts[-1:]])
+
+
 def _baselines(group: Group) -> list[_Baseline]:
-    """Return what the main curve is compared with: its base algorithm, and the frozen control."""
+    """Return what the main curve is compared with: its base algorithm, the frozen control, its own earlier self."""
     curve = group.main
     base = curve.algorithm.split("+", 1)[1] if "+" in curve.algorithm else "fedavg"
     found = []
@@ -259,12 +269,17 @@ def _baselines(group: Group) -> list[_Baseline]:
         found.append(_Baseline(plain.name, "the same rounds without digests", plain.values("final")))
     frozen = group.find(f"frozen+{base}", "frozen")
     if frozen is not None and frozen is not curve:
-        meaning = "the model kept as it was before the first leave"
-        found.append(_Baseline(frozen.name, meaning, frozen.values("final")))
-    elif curve.values("frozen_own"):
-        name, meaning = "its own model before the first leave", "the result of stopping there"
-        found.append(_Baseline(name, meaning, curve.values("frozen_own")))
+        meaning = "its mean in the ten rounds before the first leave, after which it is not trained"
+        found.append(_Baseline(frozen.name, meaning, _before_the_leave(frozen) or frozen.values("final")))
+    if _before_the_leave(curve):
+        name, meaning = "its own model before the first leave", "the result of stopping in those ten rounds"
+        found.append(_Baseline(name, meaning, _before_the_leave(curve)))
     return found
+
+
+def _before_the_leave(curve: Curve) -> dict[int, float]:
+    """Return the accuracy before the first leave, by seed; runs of older versions have only the last round's."""
+    return curve.values("frozen_own_mean_10") or curve.values("frozen_own")
 
 
 def _compare(curve: Curve, baseline: _Baseline) -> str:

@@ -9,6 +9,7 @@ from feddig.core.absence import Absence
 MEASURES = (
     "final", "best", "absence_mean", "absence_auc", "mean_251_259", "mean_250_299", "after_9", "after_50",
     "after_200", "frozen_own",
+    "frozen_own_mean_10",
 )  # fmt: skip
 """The keys of `accuracy` in summary.json, in order."""
 
@@ -39,6 +40,7 @@ def accuracy_measures(accuracies: Sequence[float], absence: Absence) -> Mapping[
         "after_50": after(50),
         "after_200": after(200),
         "frozen_own": accuracies[first - 1] if first else None,
+        "frozen_own_mean_10": fmean(accuracies[max(0, first - 10) : first]) if first else None,
     }
 
 

@@ -1,5 +1,6 @@
 """Build the parties of an experiment: a federation in one process, a silo by itself, or a moderator by itself."""
 
+import copy
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -29,6 +30,7 @@ from feddig.experiment.setup import (
     prepare_device,
     with_precision,
 )
+from feddig.models.committee import Committee, ImageClassifier
 from feddig.models.encoder import encoder_hash
 from feddig.models.flat import FlatNetwork
 from feddig.settings import ModelSettings, ModeratorSettings, TrainingSettings
@@ -49,8 +51,9 @@ class Party:
     encoder: nn.Module | None
     """P_R, where the model sees features."""
     guidance: nn.Module | None
+    expert: nn.Module | None
     network: FlatNetwork
-    """The classifier in full precision, for evaluation."""
+    """What is evaluated, in full precision: the classifier, or in FedDig+ the committee."""
     workers: WorkerPool
 
     @property
@@ -72,7 +75,7 @@ class Party:
             experiment.training,
             experiment.seed,
             classes=self.classes,
-            prior_correction=experiment.algorithm.prior_correction,
+            prior_correction=bool(experiment.algorithm.prior_correction),
         )
 
     def make_digest(self, silo: Silo) -> Digest:
@@ -96,11 +99,12 @@ class Party:
             guidance_producer=None
             if guidance is None
             else FlatNetwork(guidance, self.network.device, bf16=bf16),
+            expert=None if self.expert is None else FlatNetwork(self.expert, self.network.device),
             training=experiment.training,
             settings=experiment.moderator,
             weighting=experiment.algorithm.weighting,
             seed=experiment.seed,
-            prior_correction=experiment.algorithm.prior_correction,
+            prior_correction=bool(experiment.algorithm.prior_correction),
         )
 
 
@@ -122,12 +126,17 @@ def build_party(
     prepare_device(training.precision, device)
     if training.threads:
         torch.set_num_threads(training.threads)
-    encoder, classifier, guidance = build_networks(experiment, image_shape, classes, networks or Networks())
+    encoder, classifier, guidance, expert = build_networks(
+        experiment, image_shape, classes, networks or Networks()
+    )
     encoder = encoder.to(device) if encoder is not None else None
     network = FlatNetwork(classifier, device)
     bf16 = training.precision == "bf16"
     workers = build_workers(network, bf16=bf16, record=record, background=background)
-    return Party(experiment, classes, encoder, guidance, network, workers)
+    if expert is not None and isinstance(classifier, ImageClassifier):
+        committee = Committee(copy.deepcopy(classifier.classifier), copy.deepcopy(expert), classes)
+        network = FlatNetwork(committee, device)
+    return Party(experiment, classes, encoder, guidance, expert, network, workers)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from feddig.core.absence import Absence
 from feddig.core.recipe import Recipe
 from feddig.data.dataset import Dataset
@@ -118,8 +120,8 @@ def run_grid(
     return outcomes
 
 
-_RoundPlan = tuple[tuple[int, ...], tuple[int, ...], bool, bool]
-"""A round: which silos train, which are recalled, whether digests are collected, whether there is a joint update."""
+_RoundPlan = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], bool]
+"""A round: which silos train, which are recalled, whose digests are held, whether there is a joint update."""
 
 
 @dataclass(frozen=True)
@@ -138,12 +140,13 @@ class _Plan:
         rounds: list[_RoundPlan] = []
         for round in range(absence.rounds):
             if frozen_from is not None and round >= frozen_from:
-                rounds.append(((), (), False, False))
+                rounds.append(((), (), (), False))
                 continue
             here = _decisive_silos(recipe, absence, round)
             away = [silo for silo in range(absence.silos) if absence.away[silo, round]]
             recalled = tuple(away) if recipe.recall else ()
-            rounds.append((tuple(here), recalled, recipe.collects_digests, recipe.joint))
+            held = tuple(np.flatnonzero(absence.joined[:, round]).tolist()) if recipe.collects_digests else ()
+            rounds.append((tuple(here), recalled, held, recipe.joint))
         return cls(_constant(experiment, recipe), tuple(rounds), experiment, absence.to_csv())
 
     def shared_rounds(self, other: "_Plan") -> int:
@@ -167,7 +170,7 @@ def _decisive_silos(recipe: Recipe, absence: Absence, round: int) -> list[int]:
 
 def _constant(experiment: Experiment, recipe: Recipe) -> str:
     """Return as text what decides the weights in every round; names and absence belong to the rounds."""
-    traits = (recipe.base, recipe.sees_features, recipe.silos_train, recipe.centralised)
+    traits = (recipe.base, recipe.sees_features, recipe.expert, recipe.silos_train, recipe.centralised)
     neutral = replace(
         experiment,
         absence=replace(experiment.absence, scenario="none", order="index", file=None),

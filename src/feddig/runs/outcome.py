@@ -50,7 +50,7 @@ def describe_run(
     digests = moderator.digests
     recipe = experiment.recipe
     # nothing is sent where no silo trains or all data is in one place
-    update = network.vector.numel() * 4 if recipe.silos_train and not recipe.centralised else 0
+    update = moderator.weights.numel() * 4 if recipe.silos_train and not recipe.centralised else 0
     return {
         "format_version": FORMAT_VERSION,
         "algorithm": experiment.algorithm.name,
@@ -93,7 +93,7 @@ def write_outcome(
 ) -> None:
     """Write models, picture and summary; the summary comes last and marks the run as finished."""
     facts = {"algorithm": experiment.algorithm.name, "seed": str(experiment.seed), "feddig": __version__}
-    network.load(moderator.weights)
+    network.load(moderator.model())
     folder.write_model("model", network.tensors(), facts)
     if moderator.guidance_producer is not None:
         folder.write_model("guidance", moderator.guidance_producer.tensors(), facts)

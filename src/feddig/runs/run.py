@@ -163,13 +163,13 @@ def restore(
     for name, wanted in inputs.items():
         if checkpoint.inputs.get(name) != wanted:
             raise FileFormatError(f"{folder.path}: was begun with another {name} than it is given now")
+    moderator.hold(checkpoint.digests.values())
     try:
         moderator.restore(checkpoint.state)
     except (KeyError, RuntimeError) as error:
         raise FileFormatError(
             f"{folder.checkpoint_path}: does not fit experiment.toml, which was changed ({first_line(error)})"
         ) from None
-    moderator.hold(checkpoint.digests.values())
     folder.drop_rows_after(checkpoint.rounds)
     return checkpoint.rounds
 
@@ -212,7 +212,7 @@ def _announce(simulation: Simulation, done: int) -> None:
 
 def _measure(simulation: Simulation, result: RoundResult) -> dict[str, Any]:
     """Return a round's row of metrics.jsonl, apart from its total time."""
-    simulation.network.load(simulation.moderator.weights)
+    simulation.network.load(simulation.moderator.model())
     everybody = list(range(simulation.absence.silos))
     centralised = simulation.experiment.recipe.centralised
     return {
@@ -227,7 +227,7 @@ def _measure(simulation: Simulation, result: RoundResult) -> dict[str, Any]:
 
 def _summary(simulation: Simulation, folder: ResultsFolder) -> dict[str, Any]:
     rows, network = folder.metrics(), simulation.network
-    network.load(simulation.moderator.weights)
+    network.load(simulation.moderator.model())
     return {
         **describe_run(simulation.experiment, simulation.moderator, network, rows),
         "data": {
