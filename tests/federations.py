@@ -171,9 +171,9 @@ def answer_well(message: Any, silo: DeployedSilo) -> Any:
             return silo.give_digest()
         except FedDigError as error:
             return Error(2, str(error))
-    request = read_request(content, len(silo.site.network.vector))
     if kind == "train":
-        return pack_reply(silo.train(request))
+        return pack_reply(silo.train(read_request(content, len(silo.site.worker.network.vector))))
+    request = read_request(content, len(silo.site.network.vector))
     return pack_score(silo.evaluate(request), silo.number, request.round)
 
 

@@ -1,6 +1,7 @@
 """A whole federation over a grid in this process: silos that fail in every way, and a moderator that is cut off."""
 
 import json
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -105,7 +106,7 @@ def test_a_federation_gives_what_one_process_gives(
     assert (folder.moderator.run / "availability.csv").read_text(encoding="utf-8") == table
 
 
-@pytest.mark.parametrize("name", ["fedavg", "feddig+feddyn"])
+@pytest.mark.parametrize("name", ["fedavg", "feddig+feddyn", "feddig-plus+fednova"])
 def test_class_shares_and_votes_give_what_they_give_in_one_process(
     make: Make, tmp_path: Path, tiny_experiment: Give, tiny_dataset: Dataset, name: str
 ) -> None:
@@ -121,6 +122,32 @@ def test_class_shares_and_votes_give_what_they_give_in_one_process(
     run(tiny_experiment(**sections), tmp_path / "one", device="cpu", dataset=tiny_dataset)
     model = "model.safetensors"
     assert largest_difference(folder.moderator.run / model, tmp_path / "one" / model) <= 1e-5
+
+
+def test_a_silo_that_never_trains_sends_its_digest_and_silos_measure_the_committee(
+    make: Make, tmp_path: Path, tiny_experiment: Give, tiny_dataset: Dataset
+) -> None:
+    """The moderator has no test images, so silos evaluate the model that is sent: M, expert and coverage."""
+    table = tmp_path / "table.csv"
+    table.write_text("1,1,1,1\nd,d,d,d\n1,1,0,1\n")
+    absence = {"scenario": "file", "file": str(table)}
+    sections = {"algorithm": {"name": "feddig-plus"}, "absence": absence}
+    folder = make(**sections, test_set=False)
+    shutil.copy(table, folder.moderator.path)
+    moderate(folder, LocalGrid(folder, 3))
+    whole = tiny_experiment(**sections, training={"rounds": 4})
+    run(whole, tmp_path / "one", device="cpu", dataset=tiny_dataset)
+    model = "model.safetensors"
+    assert largest_difference(folder.moderator.run / model, tmp_path / "one" / model) <= 1e-5
+    there, here = read_rounds(folder.moderator.run), read_rounds(tmp_path / "one")
+    assert [row["present"] for row in there.rows] == [[0, 2], [0, 2], [0], [0, 2]]
+    assert len(list((folder.moderator.run / "digests").glob("*.safetensors"))) == 3
+    for measured, expected in zip(there.validation, here.validation, strict=True):
+        assert measured == [
+            value if measured[silo] is not None else None for silo, value in enumerate(expected)
+        ]
+        assert measured[0] is not None
+        assert measured[1] is None
 
 
 @pytest.mark.parametrize("base", BASES)

@@ -20,7 +20,7 @@ from feddig.models.encoder import encoder_hash, feature_shape
 from feddig.privacy.mechanisms import public_facts
 from feddig.runs.build import Moderated, build_party
 
-BY_SIZE = ("temporary", "forever")
+BY_SIZE = ("temporary", "forever", "never")
 
 
 @dataclass(frozen=True)
