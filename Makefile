@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 .PHONY: demo test test-all lint docs clean
 
 demo: .venv/ready
-	$(BIN)/feddig compare --algorithms fedavg,frozen,feddig --scenarios sequential --seeds 0 --out results/demo
+	$(BIN)/feddig compare --algorithms fedavg,frozen,digests-only,feddig,feddig-plus --scenarios sequential --seeds 0 --out results/demo
 
 test: lint
 	$(PYTEST) -n 2 -m "not slow"

@@ -75,7 +75,7 @@ def test_the_csv_has_every_measure_in_columns_of_its_own() -> None:
 
 def test_the_markdown_shows_mean_and_deviation_and_marks_failures() -> None:
     assert to_markdown(tabulate(SUMMARIES)).splitlines() == [
-        "| algorithm | scenario | seeds | final | absence mean | best | s per round |",
+        "| algorithm | scenario | seeds | final | before 1st leave | absence mean | s per round |",
         "| --- | --- | --- | --- | --- | --- | --- |",
         "| fedavg | none | 3 | 60.0 ± 10.0 | 60.0 ± 10.0 | 60.0 ± 10.0 | 0.20 ± 0.10 |",
         "| feddig | none | 1 | 80.0 | 80.0 | 80.0 | 1.00 |",

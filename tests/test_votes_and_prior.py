@@ -121,7 +121,7 @@ def test_an_absent_silo_votes_with_the_last_model_it_returned() -> None:
     """w = 0; the silos return .2 and -.6, so w = -.2. Then silo 0 returns -.2 + .5 = .3: w = (.3 - .6) / 2 = -.15.
 
     The vote follows: half of the silos are present, and it has missed half of silo 0's two rounds and nothing of silo
-    1's, a quarter on average. So it goes .5 * .25^3 of the way from -.6 to -.15.
+    1's, a quarter on average. So it goes .5 * .25^2 of the way from -.6 to -.15.
     """
     moderator = paper_moderator(settings=votes(1.0))
     moderator.aggregate(0, [reply_of(0, 0.2), reply_of(1, -0.6)])
@@ -130,7 +130,7 @@ def test_an_absent_silo_votes_with_the_last_model_it_returned() -> None:
     assert moderator.weights.tolist() == pytest.approx([-0.15])
     for _ in range(2):  # nobody is there, so the votes stay where they are
         moderator.aggregate(2, [])
-        assert moderator.weights.tolist() == pytest.approx([(0.3 - 0.6 + 0.45 / 128) / 2])
+        assert moderator.weights.tolist() == pytest.approx([(0.3 - 0.6 + 0.45 / 32) / 2])
 
 
 def test_a_vote_follows_the_faster_the_more_training_it_has_missed() -> None:
@@ -146,10 +146,10 @@ def test_a_vote_follows_the_faster_the_more_training_it_has_missed() -> None:
         return float(votes.of_absent(later, torch.zeros(1))[silos - 1].update)
 
     # one of `rounds + 1` rounds of the present ones was missed
-    assert moved(rounds=1, silos=2, present=1) == pytest.approx(1 / 2 * (1 / 2 / 2) ** 3)
-    assert moved(rounds=9, silos=2, present=1) == pytest.approx(1 / 2 * (1 / 2 / 10) ** 3)
-    assert moved(rounds=1, silos=4, present=3) == pytest.approx(3 / 4 * (3 / 4 / 2) ** 3)
-    assert moved(rounds=1, silos=4, present=1) == pytest.approx(1 / 4 * (1 / 4 / 2) ** 3)
+    assert moved(rounds=1, silos=2, present=1) == pytest.approx(1 / 2 * (1 / 2 / 2) ** 2)
+    assert moved(rounds=9, silos=2, present=1) == pytest.approx(1 / 2 * (1 / 2 / 10) ** 2)
+    assert moved(rounds=1, silos=4, present=3) == pytest.approx(3 / 4 * (3 / 4 / 2) ** 2)
+    assert moved(rounds=1, silos=4, present=1) == pytest.approx(1 / 4 * (1 / 4 / 2) ** 2)
 
 
 def test_a_vote_from_before_others_joined_soon_follows() -> None:
@@ -159,7 +159,7 @@ def test_a_vote_from_before_others_joined_soon_follows() -> None:
     for _ in range(20):
         votes.take([reply_of(1, 0.0)], model)
         votes.follow([reply_of(1, 0.0)], model)
-    assert 0.3 < float(votes.of_absent([reply_of(1, 0.0)], torch.zeros(1))[0].update) < 0.9
+    assert float(votes.of_absent([reply_of(1, 0.0)], torch.zeros(1))[0].update) > 0.5
 
 
 def test_a_vote_of_half_the_weight_counts_half_a_silo() -> None:

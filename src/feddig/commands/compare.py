@@ -15,7 +15,9 @@ from feddig.errors import FedDigError
 def compare_command(
     file: options.ExperimentFile = None,
     overrides: options.Overrides = None,
-    algorithms: Annotated[str, typer.Option(help="Names, separated by commas.")] = "fedavg,frozen,feddig",
+    algorithms: Annotated[
+        str, typer.Option(help="Names, separated by commas.")
+    ] = "fedavg,frozen,feddig,feddig-plus",
     scenarios: Annotated[str, typer.Option(help="Names, separated by commas.")] = "sequential",
     seeds: Annotated[str, typer.Option(help="Numbers, separated by commas.")] = "0",
     out: Annotated[Path, typer.Option(help="Folder of the comparison; finished runs in it are kept.")] = Path(

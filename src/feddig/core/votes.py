@@ -3,7 +3,7 @@
 A vote keeps the model where it still serves the absent silo. But an old vote also holds back what others have learned
 since, so it follows the model, the faster the more of the federation's training it has missed:
 
-    rate = present share * (missed share)^3
+    rate = present share * (missed share)^2
 
 The missed share is the mean, over all silos that ever trained, of the share of a silo's rounds that came after the
 vote. A vote of a silo that leaves a long-trained federation hardly moves; one from the first rounds, or from before
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from feddig.core.messages import Reply
 
-POWER = 3
+POWER = 2
 
 
 @dataclass(frozen=True)

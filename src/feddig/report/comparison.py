@@ -14,8 +14,8 @@ from feddig.report.measures import MEASURES, MeanAndDeviation, format_mean, mean
 from feddig.report.pictures import draw_curves
 from feddig.report.read_run import read_rounds
 
-SHOWN = ("final", "absence_mean", "best")
-"""The measures that fit a terminal; table.csv has them all."""
+SHOWN = {"final": "final", "frozen_own_mean_10": "before 1st leave", "absence_mean": "absence mean"}
+"""The measures that fit a terminal, with their titles; table.csv has them all."""
 CAPTION = "Test accuracy in percent, mean ± standard deviation over seeds"
 
 
@@ -53,7 +53,9 @@ def tabulate(summaries: Sequence[tuple[str, str, Mapping[str, Any] | None]]) -> 
     for key in dict.fromkeys((algorithm, scenario) for algorithm, scenario, _ in summaries):
         found = [summary for algorithm, scenario, summary in summaries if (algorithm, scenario) == key]
         finished = [summary for summary in found if summary is not None]
-        values = {name: mean_and_deviation(each["accuracy"][name] for each in finished) for name in MEASURES}
+        values = {
+            name: mean_and_deviation(each["accuracy"].get(name) for each in finished) for name in MEASURES
+        }
         values["seconds_per_round"] = mean_and_deviation(each["seconds_per_round"] for each in finished)
         rows.append(TableRow(*key, len(finished), len(found) - len(finished), values))
     return rows
@@ -93,7 +95,7 @@ def to_rich(rows: Sequence[TableRow], title: str) -> Table:
 
 
 def _heads() -> list[str]:
-    return ["algorithm", "scenario", "seeds", *(name.replace("_", " ") for name in SHOWN), "s per round"]
+    return ["algorithm", "scenario", "seeds", *SHOWN.values(), "s per round"]
 
 
 def _cells(row: TableRow) -> list[str]:

@@ -269,10 +269,10 @@ def _baselines(group: Group) -> list[_Baseline]:
         found.append(_Baseline(plain.name, "the same rounds without digests", plain.values("final")))
     frozen = group.find(f"frozen+{base}", "frozen")
     if frozen is not None and frozen is not curve:
-        meaning = "its mean in the ten rounds before the first leave, after which it is not trained"
+        meaning = "its accuracy just before the first leave, after which it is not trained"
         found.append(_Baseline(frozen.name, meaning, _before_the_leave(frozen) or frozen.values("final")))
     if _before_the_leave(curve):
-        name, meaning = "its own model before the first leave", "the result of stopping in those ten rounds"
+        name, meaning = "its own model before the first leave", "the result of stopping there"
         found.append(_Baseline(name, meaning, _before_the_leave(curve)))
     return found
 

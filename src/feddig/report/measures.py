@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 
-from feddig.core.absence import Absence
+from feddig.core.absence import PAPER_ROUNDS, Absence
 
 MEASURES = (
     "final", "best", "absence_mean", "absence_auc", "mean_251_259", "mean_250_299", "after_9", "after_50",
@@ -22,6 +22,8 @@ def accuracy_measures(accuracies: Sequence[float], absence: Absence) -> Mapping[
     absence_rounds = absence.absence_rounds()
     while_away = [accuracies[round] for round in absence_rounds]
     first, last = absence.first_leave(), absence.last_leave()
+    # ten rounds of a run of the paper's length; in a short run they would reach back to its weak beginning
+    ten = max(1, round(10 * absence.rounds / PAPER_ROUNDS))
 
     def mean_of(start: int, end: int) -> float | None:
         return fmean(accuracies[start : end + 1]) if len(accuracies) > end else None
@@ -40,7 +42,7 @@ def accuracy_measures(accuracies: Sequence[float], absence: Absence) -> Mapping[
         "after_50": after(50),
         "after_200": after(200),
         "frozen_own": accuracies[first - 1] if first else None,
-        "frozen_own_mean_10": fmean(accuracies[max(0, first - 10) : first]) if first else None,
+        "frozen_own_mean_10": fmean(accuracies[max(0, first - ten) : first]) if first else None,
     }
 
 

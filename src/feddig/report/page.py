@@ -39,7 +39,7 @@ MEASURE_TITLES = {
     "after_50": "50 after",
     "after_200": "200 after",
     "frozen_own": "own, frozen",
-    "frozen_own_mean_10": "own, 10 before leave",
+    "frozen_own_mean_10": "own, frozen (mean)",
 }
 
 

@@ -24,7 +24,7 @@ MEASURE_NAMES = {
     "after_50": "50 rounds after the last leave",
     "after_200": "200 rounds after the last leave",
     "frozen_own": "just before the first leave",
-    "frozen_own_mean_10": "mean of the ten rounds before the first leave",
+    "frozen_own_mean_10": "mean just before the first leave",
 }
 
 
