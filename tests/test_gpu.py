@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,8 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, relu
 
+from feddig import demo_experiment, run
 from feddig.core.algorithms import Correction
 from feddig.core.cuda_graphs import RecordedStep, Recorder
+from feddig.core.expert import train_expert
 from feddig.core.local import Effort, Trained, train_locally
 from feddig.core.samples import DigestSource, ImageSource, RawSamples, Samples
 from feddig.core.step import Trainee
@@ -21,6 +24,7 @@ from feddig.digest.digest import Digest
 from feddig.experiment.setup import prepare_device
 from feddig.gpu.fused import ConvPool, use_kernels
 from feddig.models.classifier import build_classifier
+from feddig.models.committee import build_expert
 from feddig.models.flat import FlatNetwork
 from feddig.models.guidance import build_guidance
 from feddig.settings import TrainingSettings
@@ -307,3 +311,27 @@ def test_an_image_set_too_large_for_the_gpu_is_read_from_the_cpu(monkeypatch: py
         [Trainee(classifier(), 0.1)], read, TrainingSettings(precision="fp32"), Correction()
     )
     assert not isinstance(step, RecordedStep)
+
+
+# --- FedDig+
+
+
+def test_the_digest_expert_learns_on_a_gpu_what_it_learns_on_a_cpu() -> None:
+    stream = torch.Generator().manual_seed(0)
+    labels = nn.functional.one_hot(torch.randint(3, (300, 2), generator=stream), 3).float()
+    features = 100 + 10 * labels.mean(1) @ torch.eye(3, 4) + torch.randn(300, 4, generator=stream)
+    digest = Digest(0, features.view(300, 4, 1, 1), labels.mean(1), {"samples_per_digest": 2})
+    centres = (100 + 10 * torch.eye(3, 4)).view(3, 4, 1, 1)
+    found = []
+    for device in (torch.device("cpu"), CUDA):
+        expert = FlatNetwork(build_expert((4, 1, 1), 3), device)
+        train_expert(expert, [digest.to(device)], noise_aware=True, seed=0)
+        found.append(expert.module(centres.to(device)).softmax(1).detach().cpu())
+    assert found[0].argmax(1).tolist() == [0, 1, 2]
+    assert float((found[0] - found[1]).abs().max()) < 0.05
+
+
+def test_feddig_plus_runs_on_a_gpu(tmp_path: Path) -> None:
+    experiment = demo_experiment(["algorithm.name=feddig-plus", "training.rounds=4", "data.limit=1200"])
+    on_gpu, on_cpu = (run(experiment, tmp_path / device, device=device) for device in ("cuda", "cpu"))
+    assert on_gpu["accuracy"]["final"] == pytest.approx(on_cpu["accuracy"]["final"], abs=3)

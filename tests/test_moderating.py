@@ -444,6 +444,36 @@ def test_a_new_release_survives_a_kill_before_the_next_checkpoint(make: Make) ->
     assert moderate(folder, LocalGrid(folder, 3))["rounds"] == 4
 
 
+def test_the_expert_learns_a_new_release_that_came_before_a_kill(make: Make) -> None:
+    folder = make(terms={"new_release": True}, algorithm={"name": "feddig-plus"})
+    moderate(folder, LocalGrid(folder, 3), until=2)
+    for held in (folder.moderator.run / "digests" / "silo-1.safetensors", folder.silo("silo-1").digest):
+        digest = read_digest(held)
+        write_digest(held, replace(digest, labels=digest.labels.roll(1, 1)))
+    moderate(folder, LocalGrid(folder, 3))
+    learned = [row["losses"]["joint"] is not None for row in rows(folder.moderator.run)]
+    assert learned == [True, False, True, False]
+
+
+def test_with_nobody_there_feddig_plus_waits_because_digests_train_nothing(make: Make) -> None:
+    folder = make(algorithm={"name": "feddig-plus"})
+    grid = LocalGrid(folder, 3)
+    everybody, looks = dict(grid.nodes), []
+
+    def go_and_come(grid: LocalGrid) -> None:
+        done = len(rows(folder.moderator.run)) if (folder.moderator.run / "metrics.jsonl").exists() else 0
+        if done == 2:
+            looks.append(done)
+            grid.nodes.clear()
+            if len(looks) > 3:
+                grid.nodes.update(everybody)
+
+    grid.before = go_and_come
+    moderate(folder, grid)
+    assert len(looks) > 3
+    assert [row["present"] for row in rows(folder.moderator.run)] == [[0, 1, 2]] * 4
+
+
 def test_the_ledger_notes_both_releases_and_each_resend(make: Make) -> None:
     folder = make(terms={"new_release": True})
     silo = folder.silo("silo-1")

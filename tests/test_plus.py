@@ -179,3 +179,11 @@ def test_names_and_settings_decide_together() -> None:
     assert not own.algorithm.prior_correction
     assert own.moderator == replace(plus.moderator, votes=0.5)
     assert ModeratorSettings().votes is None
+
+
+def test_equal_digests_make_no_expert_that_is_sure_of_other_images() -> None:
+    same = Digest(
+        0, torch.full((1, 4, 1, 1), 5.0), torch.tensor([[0.5, 0.5, 0.0]]), {"samples_per_digest": 2}
+    )
+    expert = trained([same])
+    assert float(expert.module(torch.rand(20, 4, 1, 1) * 10).softmax(1).detach().max()) < 0.99

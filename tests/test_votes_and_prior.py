@@ -202,9 +202,10 @@ def test_a_checkpoint_keeps_votes_and_counts() -> None:
     again = paper_moderator(settings=votes(1.0), prior_correction=True)
     again.restore(moderator.state())
     for one in (moderator, again):
-        one.aggregate(1, [reply_of(0, 0.5)])
+        for round in (1, 2, 3):  # a vote's rounds count from the second round on
+            one.aggregate(round, [reply_of(0, 0.5)])
     assert torch.equal(moderator.weights, again.weights)
-    assert torch.equal(moderator.push(2)[0].class_counts, again.push(2)[0].class_counts)  # type: ignore[arg-type]
+    assert torch.equal(moderator.push(2)[0].class_counts, again.push(4)[0].class_counts)  # type: ignore[arg-type]
 
 
 # --- whole runs

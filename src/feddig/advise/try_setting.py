@@ -10,7 +10,6 @@ from feddig.advise.choose import RateInterval, Setting, SettingResult
 from feddig.audit.attack_checks import check_membership, check_unmixing
 from feddig.audit.audited import AuditImages, prepare_audit
 from feddig.audit.findings import NOT_RUN, AttackBudget, Figure, Limits
-from feddig.audit.inputs import choose_images
 from feddig.core.samples import ImageSource, accuracy, padded_shape
 from feddig.core.silo import Silo
 from feddig.core.training import run_rounds
@@ -37,7 +36,7 @@ class AttackedSilo:
 def load_attacked_silo(layout: Layout, silo: int, budget: AttackBudget) -> AttackedSilo:
     """Use a silo's training images as members, half of the test images as non-members and half as public."""
     dataset, experiment = layout.dataset, layout.experiment
-    own = choose_images(dataset.train, layout.partition.shares[silo].train)
+    own = dataset.train.choose(layout.partition.shares[silo].train)
     encoder = load_encoder(experiment.digest.encoder, padded_shape(own)[0]).eval()
     seen = {image.tobytes() for image in own.pixels[np.arange(len(own))]}
     order = numpy_stream(experiment.seed, "advise", "strangers").permutation(len(dataset.test))
@@ -51,7 +50,7 @@ def load_attacked_silo(layout: Layout, silo: int, budget: AttackBudget) -> Attac
         )
     device = torch.device("cpu")
     holdout, public = (
-        ImageSource(choose_images(dataset.test, np.sort(np.array(rows))), encoder, device)
+        ImageSource(dataset.test.choose(np.sort(np.array(rows))), encoder, device)
         for rows in (others[:half][: budget.pool], others[half:][: budget.public])
     )
     images = AuditImages(ImageSource(own, encoder, device), holdout, public, encoder)

@@ -13,7 +13,7 @@ from feddig.audit.findings import AttackBudget
 from feddig.core.samples import ImageSource, padded_shape
 from feddig.data.dataset import Dataset, Images
 from feddig.data.load import NAMES, load_dataset
-from feddig.data.mmap import choose, join
+from feddig.data.mmap import join
 from feddig.data.public_sets import PUBLISHED
 from feddig.digest.digest import Digest
 from feddig.errors import DataError, FileFormatError, SettingError, nearest
@@ -55,8 +55,8 @@ def load_inputs(
     if public is None:
         order = numpy_stream(seed, "audit", "public half").permutation(len(held_out))
         half = len(order) // 2
-        shared = choose_images(held_out, np.sort(order[half:]))
-        held_out = choose_images(held_out, np.sort(order[:half]))
+        shared = held_out.choose(np.sort(order[half:]))
+        held_out = held_out.choose(np.sort(order[:half]))
     else:
         seen |= set(_hash_images(held_out))
         shared = _unseen("--public", load_images("--public", public, data_dir, digest.silo), own, seen)
@@ -87,7 +87,7 @@ def load_images(option: str, text: str, data_dir: Path | None, silo: int = 0) ->
         raise SettingError(
             f"{option}: rows {first}-{last} asked for, but there are {len(images)}, counted from 0"
         )
-    return choose_images(images, np.arange(first, last + 1))
+    return images.choose(np.arange(first, last + 1))
 
 
 def find_place(option: str, place: str, data_dir: Path | None) -> tuple[str, Path | None]:
@@ -147,19 +147,14 @@ def _share(option: str, path: Path, part: str, data_dir: Path | None, silo: int)
     rows = (
         np.concatenate([share.train, share.validation, share.test]) if part == "all" else getattr(share, part)
     )
-    return choose_images(layout.dataset.train, rows)
-
-
-def choose_images(images: Images, rows: np.ndarray) -> Images:
-    """Return some of the images."""
-    return Images(choose(images.pixels, rows), images.labels[rows])
+    return layout.dataset.train.choose(rows)
 
 
 def _limit(images: Images, most: int, seed: int, name: str) -> Images:
     if len(images) <= most:
         return images
     rows = numpy_stream(seed, "audit", name).choice(len(images), size=most, replace=False)
-    return choose_images(images, np.sort(rows))
+    return images.choose(np.sort(rows))
 
 
 def _unseen(option: str, images: Images, own: Images, seen: set[str]) -> Images:
@@ -176,7 +171,7 @@ def _unseen(option: str, images: Images, own: Images, seen: set[str]) -> Images:
         raise DataError(
             f"{option}: all of its images are members or given twice; give images that were not used"
         )
-    return choose_images(images, rows)
+    return images.choose(rows)
 
 
 def _hash_images(images: Images) -> list[str]:

@@ -50,6 +50,10 @@ class Absence:
         away: np.ndarray = self.joined & ~self.present
         return away
 
+    def until(self, rounds: int) -> "Absence":
+        """Return the first rounds of this table."""
+        return Absence(self.present[:, :rounds], None if self.hands_in is None else self.hands_in[:, :rounds])
+
     def here(self, round: int) -> list[int]:
         """Return the silos that are present in a round."""
         return [int(silo) for silo in np.flatnonzero(self.present[:, round])]
@@ -75,13 +79,14 @@ class Absence:
         if self.hands_in is not None:
             for silo in np.flatnonzero(self.hands_in.any(axis=1)).tolist():
                 first = int(np.argmax(self.hands_in[silo]))
-                said.append(f"round {first}: silo {silo} sends its digest without training")
+                if not self.present[silo, :first].any():
+                    said.append(f"round {first}: silo {silo} sends its digest without training")
         for round in range(self.rounds):
             for silo in range(self.silos):
                 now = self.present[silo, round]
                 before = round > 0 and self.present[silo, round - 1]
                 if now and not before and round > 0:
-                    returns = self.joined[silo, round - 1]
+                    returns = self.present[silo, :round].any()
                     said.append(f"round {round}: silo {silo} {'returns' if returns else 'joins'}")
                 elif before and not now:
                     said.append(f"round {round}: silo {silo} leaves")
@@ -115,7 +120,7 @@ def draw_absence(
     """Draw the table of a scenario for silos with these numbers of training samples."""
     if scenario == "file":
         if file is None:
-            raise SettingError('absence.file: the scenario "file" needs a CSV, silo x round, 0 or 1')
+            raise SettingError('absence.file: the scenario "file" needs a CSV, silo x round, 0, 1 or d')
         return read_absence(Path(file), silos=len(sizes), rounds=rounds)
     if scenario == "random":
         return _markov(len(sizes), rounds, leave, return_, numpy_stream(seed, "absence", "markov"))
@@ -158,8 +163,9 @@ def _never(present: np.ndarray, queue: list[int], event: Event) -> None:
 
 
 def _early(present: np.ndarray, queue: list[int], event: Event) -> None:
-    """A quarter of the silos leaves at each of 5, 20 and 50; the last quarter stays."""
-    for quarter, leaves in zip(np.array_split(queue, 4), (5, 20, 50), strict=False):
+    """A quarter of the silos leaves at each of 5, 20 and 50; the last quarter stays, at least one silo."""
+    stays = max(1, len(queue) // 4)
+    for quarter, leaves in zip(np.array_split(queue[:-stays], 3), (5, 20, 50), strict=True):
         present[quarter, max(1, event(leaves)) :] = False
 
 
@@ -252,13 +258,13 @@ def read_absence(path: Path, silos: int | None = None, rounds: int | None = None
     try:
         rows = list(csv.reader(line for line in lines if line.strip() and not line.startswith("#")))
     except csv.Error as error:
-        raise FileFormatError(f"{path}: not a CSV file ({error}); give rows of 0 and 1") from None
+        raise FileFormatError(f"{path}: not a CSV file ({error}); give rows of 0, 1 and d") from None
     if rows and rows[0] and rows[0][0].strip() == "silo":
         named, rows = True, rows[1:]
     else:
         named = False
     if not rows:
-        raise FileFormatError(f"{path}: holds no silo; give a row of 0 and 1 for each")
+        raise FileFormatError(f"{path}: holds no silo; give a row of 0, 1 and d for each")
     table = []
     for number, row in enumerate(rows):
         cells = [cell.strip() for cell in (row[1:] if named else row)]

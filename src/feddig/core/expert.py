@@ -1,8 +1,8 @@
 """Train the digest expert E of FedDig+ on all held digests, whenever a digest arrives.
 
-E is trained anew each time, from the same first weights, so it follows from the digests and the seed alone. Each pass
-mixes every digest with a random other one, features and labels alike. Digests are mixtures already, and without this E
-learns the noise of single digests.
+Each time it starts from the same first weights, so it follows from the digests and the seed alone. Each pass mixes
+every digest with a random other one, features and labels alike. Digests are mixtures already, and without this E learns
+the noise of single digests.
 """
 
 import math
@@ -33,7 +33,11 @@ def train_expert(expert: FlatNetwork, digests: Sequence[Digest], *, noise_aware:
     features = torch.cat([digest.features for digest in digests])
     features = (denoise(digests, features) if noise_aware else features).flatten(1)
     labels = torch.cat([digest.labels for digest in digests])
-    middle, spread = features.mean(0), (features - features.mean(0)).std().clamp_min(1e-6)
+    middle, spread = features.mean(0), (features - features.mean(0)).std(correction=0)
+    if float(spread) <= 1e-6 * float(
+        features.abs().max()
+    ):  # equal digests teach nothing but their classes' shares
+        spread = torch.ones_like(spread)
     features = (features - middle) / spread
     _draw_first_weights(expert, seed)
     per_pass = -(-len(features) // BATCH)

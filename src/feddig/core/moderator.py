@@ -215,7 +215,7 @@ class Moderator:
         return trained
 
     def update_expert(self) -> Trained | None:
-        """Train the digest expert anew if a digest has arrived since it was trained."""
+        """Train the digest expert if a digest has arrived since it was trained."""
         if self.expert is None or not self._expert_is_due:
             return None
         self._expert_is_due = False

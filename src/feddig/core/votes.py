@@ -72,7 +72,7 @@ class Votes:
 
     def state(self) -> dict[str, Tensor]:
         """Return everything as tensors."""
-        state = {"rounds_trained": self.rounds}
+        state = {"rounds_trained": self.rounds.clone()}
         for silo, vote in self._votes.items():
             state[f"returned.{silo}"] = vote.reply.update
             state[f"returned.{silo}.facts"] = torch.tensor([vote.reply.steps, vote.reply.samples])
@@ -81,7 +81,7 @@ class Votes:
 
     def restore(self, state: Mapping[str, Tensor], device: torch.device) -> None:
         """Load such a state."""
-        self.rounds = state["rounds_trained"].cpu()
+        self.rounds = state["rounds_trained"].cpu().clone()
         for silo in range(len(self.rounds)):
             if f"returned.{silo}" in state:
                 steps, samples = (int(number) for number in state[f"returned.{silo}.facts"])

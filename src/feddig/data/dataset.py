@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from feddig.data.mmap import Pixels, convert
+from feddig.data.mmap import Pixels, choose, convert
 from feddig.errors import DataError
 from feddig.files import content_hash
 
@@ -22,6 +22,10 @@ class Images:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def choose(self, rows: np.ndarray) -> "Images":
+        """Return some of the images; those in memory-mapped files stay there."""
+        return Images(choose(self.pixels, rows), self.labels[rows])
 
 
 @dataclass(frozen=True, eq=False)

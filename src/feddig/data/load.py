@@ -21,7 +21,7 @@ from feddig.data.download import (
     refuse_unusable,
 )
 from feddig.data.idx import count_items, load_idx, read_part
-from feddig.data.mmap import choose, join
+from feddig.data.mmap import join
 from feddig.data.npz import load_npz
 from feddig.data.public_sets import PUBLISHED, PublishedFile, PublishedSet
 from feddig.errors import DataError, FedDigError, SettingError, nearest
@@ -111,8 +111,9 @@ def _keep(dataset: Dataset, limit: int, seed: int) -> Dataset:
             "use a smaller number, or 0 for all"
         )
     kept = np.sort(numpy_stream(seed, "limit").choice(count, size=limit, replace=False))
-    train = Images(choose(dataset.train.pixels, kept), dataset.train.labels[kept])
-    return Dataset(dataset.name, train, dataset.test, dataset.classes, dataset.class_names)
+    return Dataset(
+        dataset.name, dataset.train.choose(kept), dataset.test, dataset.classes, dataset.class_names
+    )
 
 
 def _as_array(values: object, place: str) -> np.ndarray:

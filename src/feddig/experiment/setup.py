@@ -119,8 +119,10 @@ def build_networks(
         if guidance is None:
             with _initial_weights(experiment, "guidance"):
                 guidance = build_guidance(model.guidance, code, image_shape)
-    expert = build_expert(code, classes) if recipe.expert and code is not None else None
-    if expert is not None:
+    expert = None
+    if recipe.expert and code is not None:
+        with _initial_weights(experiment, "expert"):
+            expert = build_expert(code, classes)
         classifier = ImageClassifier(classifier)
     check_networks(classifier, guidance, image_shape=image_shape, feature_shape=code, classes=classes)
     return encoder, classifier, guidance, expert

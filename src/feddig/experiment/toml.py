@@ -237,7 +237,7 @@ def _check_whole(experiment: Experiment) -> None:
     check_privacy(experiment.privacy, experiment.digest)
     by_file, file = experiment.absence.scenario == "file", experiment.absence.file
     if by_file and file is None:
-        raise SettingError('absence.file: the scenario "file" needs a CSV, silo x round, 0 or 1')
+        raise SettingError('absence.file: the scenario "file" needs a CSV, silo x round, 0, 1 or d')
     if file is not None and not by_file:
         raise SettingError(f'absence.file: {file!r} is read only with absence.scenario = "file"')
 

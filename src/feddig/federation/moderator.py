@@ -162,13 +162,14 @@ class _Moderating:
             moderator.hold(self._engine.collect_digests(range(moderator.silos), round))
 
     def _wait_for_somebody(self, round: int) -> None:
-        """Wait until there is anything to train on: a connected silo, or digests to recall."""
-        moderator, collects = self._setup.moderator, self._setup.terms is not None
+        """Wait until there is anything to train on: a connected silo, or digests that are trained on every round."""
+        moderator, recipe = self._setup.moderator, self._setup.experiment.recipe
+        digests_suffice = recipe.recall or recipe.joint or not recipe.silos_train
         if not any(self._engine.expected(silo, round) for silo in range(moderator.silos)):
             return  # the rehearsal's table has nobody present
-        while not moderator.digests:
+        while not (digests_suffice and moderator.digests):
             self._collect_digests(round)
-            if moderator.digests or (not collects and self._engine.here(round)):
+            if moderator.digests if digests_suffice else self._engine.here(round):
                 return
             self._note("waiting")
             time.sleep(LOOK_SECONDS)
@@ -247,7 +248,9 @@ def _attendance(setup: ModeratorSetup, rows: Sequence[Mapping[str, Any]]) -> Abs
     present = np.zeros((setup.moderator.silos, len(rows)), dtype=bool)
     for place, row in enumerate(rows):
         present[row["present"], place] = True
-    return Absence(present)
+    schedule = setup.schedule
+    handed_in = None if schedule is None or schedule.hands_in is None else schedule.hands_in[:, : len(rows)]
+    return Absence(present, handed_in)
 
 
 def _measures(accuracies: Sequence[float | None], attendance: Absence) -> dict[str, float | None]:

@@ -48,7 +48,8 @@ class ModeratorSetup(Moderated):
         # spelled with the keys that older checkpoints were hashed with, and without newer ones at their defaults
         text = lasting.text.replace("\nrecall_epochs", "\nrecall = true\nrecall_epochs")
         text = text.replace("\njoint_epochs", "\njoint = true\njoint_epochs")
-        text = text.replace("\nprior_correction = false", "").replace("\nvotes = 0.0", "")
+        if not self.experiment.recipe.expert:
+            text = text.replace("\nprior_correction = false", "").replace("\nvotes = 0.0", "")
         return {"contract": hashlib.sha256(text.encode()).hexdigest()}
 
 

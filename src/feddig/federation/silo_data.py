@@ -20,7 +20,6 @@ import numpy as np
 
 from feddig.data.dataset import Dataset, Images, check_images
 from feddig.data.load import load_dataset
-from feddig.data.mmap import choose
 from feddig.errors import DataError, FedDigError, FileFormatError, SettingError, nearest
 from feddig.experiment.toml import spell_table
 from feddig.federation.contract import Contract
@@ -92,7 +91,7 @@ def load_silo_data(file: SiloFile, contract: Contract) -> tuple[Images, Images]:
     apart, rest = np.sort(order[:kept]), np.sort(order[kept:])
     if not len(rest):
         raise DataError(f"{file.data}: of {len(train)} training images none is left to train on; add some")
-    return _rows(train, rest), _rows(train, apart)
+    return train.choose(rest), train.choose(apart)
 
 
 def load_test_set(path: Path, contract: Contract) -> Images | None:
@@ -145,10 +144,6 @@ def _check(images: Images, contract: Contract, place: Path) -> None:
             f"{place}: there is a label {images.labels.max()}, but the contract has only the classes "
             f"0 to {len(contract.classes) - 1}; number them as federation.classes does"
         )
-
-
-def _rows(images: Images, rows: np.ndarray) -> Images:
-    return Images(choose(images.pixels, rows), images.labels[rows])
 
 
 def _only(table: Any, where: str, known: tuple[str, ...]) -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from feddig.core.absence import Absence
 from feddig.report.measures import MeanAndDeviation, format_mean, mean_and_deviation
 from feddig.report.read_run import Run
 from feddig.report.run_settings import SEEDS, WITHOUT_EFFECT, differing_keys, flatten
@@ -223,7 +222,7 @@ def _describe_departures(run: Run) -> list[str]:
     if not run.rows:
         return [f"{run.silos} silo{'s' if run.silos > 1 else ''}, {run.planned_rounds} rounds."]
     # of an unfinished run, only the rounds that are done
-    absence = run.absence if run.finished else Absence(run.absence.present[:, : len(run.rows)])
+    absence = run.absence if run.finished else run.absence.until(len(run.rows))
     if absence.first_leave() is None:
         everybody = f"All {absence.silos} silos" if absence.silos > 1 else "The only silo"
         only_digests = np.flatnonzero(absence.joined.any(axis=1) & ~absence.present.any(axis=1)).tolist()
@@ -242,7 +241,7 @@ def _describe_departures(run: Run) -> list[str]:
         left = int(leaves.any(axis=1).sum())
         sentence = f"{left} of {absence.silos} silos left at some time, the first at round {rounds[0]}."
     sentences = [sentence[:1].upper() + sentence[1:]]
-    returned = int((absence.away.any(axis=1) & absence.present[:, -1]).sum())
+    returned = int((leaves.any(axis=1) & absence.present[:, -1]).sum())
     if returned:
         when = "at the end" if run.finished else "by now"
         sentences.append(f"{returned} of them {'was' if returned == 1 else 'were'} back {when}.")
@@ -279,7 +278,7 @@ def _baselines(group: Group) -> list[_Baseline]:
 
 def _before_the_leave(curve: Curve) -> dict[int, float]:
     """Return the accuracy before the first leave, by seed; runs of older versions have only the last round's."""
-    return curve.values("frozen_own_mean_10") or curve.values("frozen_own")
+    return {**curve.values("frozen_own"), **curve.values("frozen_own_mean_10")}
 
 
 def _compare(curve: Curve, baseline: _Baseline) -> str:

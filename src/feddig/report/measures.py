@@ -17,13 +17,18 @@ MeanAndDeviation = tuple[float, float | None]
 """A mean and the sample standard deviation; None where there is only one value."""
 
 
-def accuracy_measures(accuracies: Sequence[float], absence: Absence) -> Mapping[str, float | None]:
-    """Compute every measure from the accuracy of rounds 0, 1, 2 ...; None where it is not reached."""
+def accuracy_measures(
+    accuracies: Sequence[float], absence: Absence, rounds: int | None = None
+) -> Mapping[str, float | None]:
+    """Compute every measure from the accuracy of rounds 0, 1, 2 ...; None where it is not reached.
+
+    `rounds` is how many are planned, if not those of the table.
+    """
     absence_rounds = absence.absence_rounds()
     while_away = [accuracies[round] for round in absence_rounds]
     first, last = absence.first_leave(), absence.last_leave()
     # ten rounds of a run of the paper's length; in a short run they would reach back to its weak beginning
-    ten = max(1, round(10 * absence.rounds / PAPER_ROUNDS))
+    ten = max(1, round(10 * (rounds or absence.rounds) / PAPER_ROUNDS))
 
     def mean_of(start: int, end: int) -> float | None:
         return fmean(accuracies[start : end + 1]) if len(accuracies) > end else None

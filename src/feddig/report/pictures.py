@@ -86,7 +86,7 @@ def _curve(run: Run) -> list[float]:
 def _draw_absence(axes: Axes, absence: Absence, *, seeds_differ: bool) -> None:
     """Draw one bar for each silo: here, away, not joined yet."""
     for silo, row in enumerate(absence.present.tolist()):
-        joined = row.index(True) if True in row else len(row)
+        joined = int(absence.rounds - absence.joined[silo].sum())
         for start, end, is_here in split_into_periods(row):
             colour = HERE if is_here else NOT_YET if start < joined else AWAY
             axes.broken_barh([(start - 0.5, end - start)], (silo - 0.4, 0.8), facecolors=colour)

@@ -105,8 +105,8 @@ class Run:
         curve = [math.nan if value is None else value for value in self.accuracies]
         if not curve or self.absence is None or self.absence.rounds < len(curve):
             return {}
-        so_far = Absence(self.absence.present[:, : len(curve)])
-        return {name: finite(value) for name, value in accuracy_measures(curve, so_far).items()}
+        so_far = accuracy_measures(curve, self.absence.until(len(curve)), self.planned_rounds or None)
+        return {name: finite(value) for name, value in so_far.items()}
 
     @property
     def silos(self) -> int:

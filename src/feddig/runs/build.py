@@ -16,7 +16,6 @@ from feddig.core.samples import ImageSource, RawSamples, padded_shape
 from feddig.core.silo import Silo
 from feddig.core.workers import Worker, WorkerPool, build_workers
 from feddig.data.dataset import Dataset, Images
-from feddig.data.mmap import choose
 from feddig.data.partition import Partition
 from feddig.digest.digest import Digest, check_mixable
 from feddig.errors import SettingError
@@ -267,8 +266,7 @@ def build_site(experiment: Experiment, index: int, *, device: str = "auto") -> S
     if index not in range(len(layout.training_rows())):
         raise SettingError(f"silo {index}: there are only silos 0 to {len(layout.training_rows()) - 1}")
     rows, images = layout.training_rows()[index], layout.dataset.train
-    own = Images(choose(images.pixels, rows), images.labels[rows])
-    return build_site_of(layout.experiment, index, own, layout.dataset.classes, device=device)
+    return build_site_of(layout.experiment, index, images.choose(rows), layout.dataset.classes, device=device)
 
 
 def build_site_of(

@@ -215,7 +215,8 @@ def _check_same(cell: Cell, plan: _Plan) -> None:
     folder = ResultsFolder(cell.path)
     if not folder.started:
         return
-    found, wanted = _flat(folder.experiment()), _flat(plan.experiment)
+    # resolved, because older versions left out keys that they did not know
+    found, wanted = _flat(folder.experiment().resolved()), _flat(plan.experiment)
     for key in dict.fromkeys([*wanted, *found]):
         if found.get(key) != wanted.get(key):
             raise FedDigError(

@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -98,6 +98,8 @@ class Checkpoint:
     digests: dict[int, Digest]
     inputs: Mapping[str, str]
     """Hashes of what the run was started with."""
+    newer: Sequence[int] = ()
+    """Silos whose digests are newer than the checkpoint."""
 
 
 class ResultsFolder:
@@ -245,14 +247,16 @@ class ResultsFolder:
         if not self.checkpoint_path.exists():
             return None
         arrays, facts = read_tensors(self.checkpoint_path, "checkpoint")
-        digests = {}
+        digests, newer = {}, []
         for silo, wanted in json.loads(facts["digests"]).items():
             path = self.digest_path(int(silo))
             digests[int(silo)] = read_digest(path)
-            if digests[int(silo)].hash != wanted and not new_releases:
-                raise FileFormatError(f"{path}: not the digest that the checkpoint refers to")
+            if digests[int(silo)].hash != wanted:
+                if not new_releases:
+                    raise FileFormatError(f"{path}: not the digest that the checkpoint refers to")
+                newer.append(int(silo))
         state = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        return Checkpoint(int(facts["rounds"]), state, digests, json.loads(facts["inputs"]))
+        return Checkpoint(int(facts["rounds"]), state, digests, json.loads(facts["inputs"]), newer)
 
     def remove_partial_files(self) -> None:
         """Remove partial files that a killed process left."""

@@ -166,6 +166,7 @@ def restore(
     moderator.hold(checkpoint.digests.values())
     try:
         moderator.restore(checkpoint.state)
+        moderator.hold(checkpoint.digests[silo] for silo in checkpoint.newer)
     except (KeyError, RuntimeError) as error:
         raise FileFormatError(
             f"{folder.checkpoint_path}: does not fit experiment.toml, which was changed ({first_line(error)})"
@@ -244,7 +245,10 @@ def _summary(simulation: Simulation, folder: ResultsFolder) -> dict[str, Any]:
 
 def _space(simulation: Simulation) -> int:
     """Estimate the bytes a run writes: digests, two checkpoints at a time, models, rows."""
-    state = sum(tensor.numel() * tensor.element_size() for tensor in simulation.moderator.state().values())
+    moderator = simulation.moderator
+    state = sum(tensor.numel() * tensor.element_size() for tensor in moderator.state().values())
+    if simulation.experiment.moderator.votes:
+        state += len(simulation.silos) * 4 * moderator.weights.numel()
     samples = sum(len(silo.samples) for silo in simulation.silos)
     digests = 0
     features = simulation.test.features if simulation.experiment.recipe.collects_digests else None
