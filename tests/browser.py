@@ -17,7 +17,7 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-dev-shm-usage",
     "--disable-extensions", "--hide-scrollbars", "--force-color-profile=srgb", "--remote-debugging-pipe",
 )  # fmt: skip
-TIMEOUT_SECONDS = 60.0
+TIMEOUT_SECONDS = 120.0
 """For one answer: a busy machine starts a browser slowly."""
 ACCURACY = 'figure[data-chart="accuracy"]'
 VALIDATION = 'figure[data-chart="validation"]'
