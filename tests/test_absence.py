@@ -65,6 +65,9 @@ def test_never_the_largest_sends_its_digest_alone() -> None:
 def test_early_silos_leave_at_5_20_and_50_and_the_last_stays() -> None:
     assert presence("early") == [[(0, 5)], [(0, 20)], [(0, 50)], ALWAYS]
     assert spans(drawn("early", rounds=10).present[0]) == [(0, 1)]
+    assert drawn("early", sizes=(1,)).present.all()
+    assert [spans(row) for row in drawn("early", sizes=(1, 1)).present] == [[(0, 5)], ALWAYS]
+    assert [len(drawn("early", sizes=(1,) * 8).here(round)) for round in (0, 5, 20, 50)] == [8, 6, 4, 2]
 
 
 def test_a_table_with_a_silo_that_hands_in_its_digest_is_read_as_it_was_written(tmp_path: Path) -> None:
