@@ -165,7 +165,9 @@ def _never(present: np.ndarray, queue: list[int], event: Event) -> None:
 def _early(present: np.ndarray, queue: list[int], event: Event) -> None:
     """A quarter of the silos leaves at each of 5, 20 and 50; the last quarter stays, at least one silo."""
     stays = max(1, len(queue) // 4)
-    for quarter, leaves in zip(np.array_split(np.array(queue[:-stays], dtype=int), 3), (5, 20, 50), strict=True):
+    for quarter, leaves in zip(
+        np.array_split(np.array(queue[:-stays], dtype=int), 3), (5, 20, 50), strict=True
+    ):
         present[quarter, max(1, event(leaves)) :] = False
 
 
