@@ -1,5 +1,6 @@
 """The networks: their sizes, users' own ones, and the checks before the first round."""
 
+import copy
 import importlib
 import math
 from collections.abc import Callable
@@ -135,7 +136,10 @@ FITTING = Lambda(lambda images, features: torch.zeros(len(images), 5))
 
 
 def test_networks_that_fit_pass() -> None:
-    check(FITTING, build_guidance("deconvolution", CODE, GREY))
+    guidance = build_guidance("deconvolution", CODE, GREY)
+    before = copy.deepcopy(guidance.state_dict())
+    check(FITTING, guidance)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in guidance.state_dict().items())
 
 
 @pytest.mark.parametrize(
@@ -211,7 +215,9 @@ def test_running_averages_are_refused_with_a_remedy() -> None:
 
 @pytest.mark.parametrize("norm", [nn.GroupNorm(2, 4), nn.BatchNorm2d(4, track_running_stats=False)])
 def test_the_remedies_help(norm: nn.Module) -> None:
-    check(with_norm(norm), feature_shape=None)
+    network = with_norm(norm)
+    check(network, feature_shape=None)
+    assert not dict(network.named_buffers())  # nothing is left that training could change unseen
 
 
 def test_a_guidance_producer_with_running_averages_is_refused_too() -> None:

@@ -484,7 +484,7 @@ def test_other_labels_are_noticed_by_the_partition(halfway: Path) -> None:
 
 
 def test_other_images_with_the_same_labels_are_noticed(halfway: Path) -> None:
-    refusal(halfway, draw_tiny_dataset(120, 40, seed=1))
+    assert "another data set" in refusal(halfway, draw_tiny_dataset(120, 40, seed=1))
 
 
 @pytest.mark.parametrize(

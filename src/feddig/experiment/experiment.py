@@ -71,7 +71,7 @@ class Experiment:
         """Fill in the settings that follow from others, so that the saved file leaves nothing open."""
         whole, order = self.located(), self.absence.order
         joint_lr = self.moderator.joint_lr or self.training.lr
-        plus = self.recipe.expert
+        plus = self.recipe.expert and self.recipe.silos_train
         return replace(
             whole,
             data=replace(whole.data, seed=_given(self.data.seed, self.seed)),
