@@ -1,47 +1,56 @@
 """FedDig+ against its parts and its rivals: learning rates chosen on validation data, then the marks.
 
-    python benchmarks/feddig_plus.py emnist-byclass --data-dir FOLDER --methods votes --rates .001,.005
-    python benchmarks/feddig_plus.py emnist-byclass --data-dir FOLDER --seeds 0,1,2,3,4 --scenarios sequential
+    python benchmarks/feddig_plus.py emnist-byclass --data-dir FOLDER --methods plus --rates .001,.005
+    python benchmarks/feddig_plus.py emnist-byclass --data-dir FOLDER --seeds 0,1,2,3,4 --rates best
 
-A cell is a method, a scenario, a learning rate and a seed. Each finished cell is written to OUT/<data set>/ as one JSON
-file and skipped when the command is given again. Seed 100 chooses: its cells keep only the validation accuracy, pooled
-over the silos.
+A cell is a method, a scenario, a learning rate and a seed. Each finished cell is a line of OUT/<data set>.jsonl and is
+skipped when the command is given again. Seed 100 chooses: its cells hold the validation accuracy, pooled over
+the silos, and no test accuracy; those of other seeds hold test accuracy alone. `--rates best` takes the rate that is
+best by seed 100: for nobody absent that of `none`, for all other scenarios that of `sequential`.
+
+In FedDig+ the expert does not touch the classifier M's training. So its runs also measure M alone ("model") and the
+expert alone ("expert").
 """
 
 import argparse
 import json
 import logging
-import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import torch
 from first_results import experiment_of
+from torch import Tensor
 
+from feddig._version import __version__
+from feddig.core.moderator import Moderator
+from feddig.core.samples import RawSamples, accuracy
+from feddig.core.training import run_rounds
 from feddig.experiment.experiment import Experiment
+from feddig.experiment.setup import describe_device
 from feddig.files import write_atomically
-from feddig.report.read_run import read_rounds
-from feddig.runs.run import run
+from feddig.runs.build import Simulation, build_simulation
 
 CHOOSING = 100
 """The seed that learning rates and settings are chosen with."""
+LAST, TEN = 50, 10
+"""Rounds that are averaged: at the end, and before the first leave for the run's own frozen model."""
+PLUS = {"algorithm.name": "feddig-plus"}
 PRIOR = {"algorithm.prior_correction": True}
-VOTES = {"moderator.votes": 1.0}
 METHODS: dict[str, Mapping[str, Any]] = {
+    "plus": PLUS,
+    "plus-no-votes": {**PLUS, "moderator.votes": 0.0},
+    "plus-no-prior": {**PLUS, "algorithm.prior_correction": False},
     "fedavg": {"algorithm.name": "fedavg"},
-    "prior": {"algorithm.name": "fedavg", **PRIOR},
-    "votes": {"algorithm.name": "fedavg", **PRIOR, **VOTES},
-    "plus": {"algorithm.name": "feddig-plus"},
-    "plus-no-prior": {"algorithm.name": "feddig-plus", "algorithm.prior_correction": False},
-    "plus-no-votes": {"algorithm.name": "feddig-plus", "moderator.votes": 0.0},
-    "expert": {"algorithm.name": "digest-expert"},
-    "digests-only": {"algorithm.name": "digests-only"},
     "feddig": {"algorithm.name": "feddig"},
     "feddig-prior": {"algorithm.name": "feddig", **PRIOR},
-    "feddig-votes": {"algorithm.name": "feddig", **PRIOR, **VOTES},
+    "feddig-votes": {"algorithm.name": "feddig", **PRIOR, "moderator.votes": 1.0},
+    "digests-only": {"algorithm.name": "digests-only"},
 }
 
 
@@ -53,34 +62,89 @@ def with_settings(experiment: Experiment, settings: Mapping[str, Any]) -> Experi
     return experiment
 
 
-def measure(out: Path, seed: int) -> dict[str, Any]:
-    """Return what is kept of a run: pooled validation accuracy, and test accuracy unless the seed is for choosing."""
-    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    sizes = validation_sizes(out)
-    pooled = [
-        sum(size * value for size, value in zip(sizes, row["validation_accuracy"], strict=True)) / sum(sizes)
-        for row in rows
-        if "validation_accuracy" in row
-    ]
-    kept: dict[str, Any] = {"validation": [round(value, 2) for value in pooled]}
-    if seed != CHOOSING:
-        kept["test"] = [round(value, 2) for value in read_rounds(out).accuracies]
-    return kept
+def candidates(moderator: Moderator) -> dict[str, Tensor]:
+    """Return the models to measure, as the evaluated network's weights."""
+    whole = moderator.model()
+    if moderator.expert is None:
+        return {"whole": whole}
+    classes = len(whole) - len(moderator.weights) - len(moderator.expert.vector)
+    model, expert = whole.clone(), whole.clone()
+    model[:classes] = 1  # all classes are covered,
+    model[-len(moderator.expert.vector) :] = 0  # and the expert has no opinion
+    expert[:classes] = 0
+    return {"whole": whole, "model": model, "expert": expert}
 
 
-def validation_sizes(out: Path) -> list[int]:
-    """Count each silo's validation samples in partition.csv."""
-    counts: dict[int, int] = {}
-    for line in (out / "partition.csv").read_text().splitlines():
-        parts = line.split(",")
-        if len(parts) == 3 and parts[2] == "validation":
-            counts[int(parts[1])] = counts.get(int(parts[1]), 0) + 1
-    return [counts[silo] for silo in sorted(counts)]
+def pooled_accuracy(simulation: Simulation, samples: Sequence[RawSamples]) -> float:
+    """Return the share of these samples that the network classifies well, in percent."""
+    right = [len(part) * (accuracy(simulation.network, part) or 0.0) for part in samples]
+    return sum(right) / sum(map(len, samples))
+
+
+def run_cell(experiment: Experiment) -> dict[str, Any]:
+    """Run an experiment and return its facts and accuracies."""
+    started, rounds = time.perf_counter(), experiment.training.rounds
+    simulation = build_simulation(experiment)
+    leave = simulation.absence.first_leave()
+    samples = simulation.validation if experiment.seed == CHOOSING else [simulation.test]
+    watched = {*range(4, rounds, 5), *range(rounds - LAST, rounds), *range((leave or 0) - TEN, leave or 0)}
+    seen: list[int] = []
+    accuracies: dict[str, list[float]] = {}
+    engine = simulation.engine(simulation.make_digest)
+    for result in run_rounds(
+        simulation.moderator, engine, simulation.experiment.recipe, range(rounds), leave
+    ):
+        if result.round not in watched:
+            continue
+        seen.append(result.round)
+        for name, weights in candidates(simulation.moderator).items():
+            simulation.network.load(weights)
+            accuracies.setdefault(name, []).append(round(pooled_accuracy(simulation, samples), 2))
+    return {
+        "measured_on": "validation" if experiment.seed == CHOOSING else "test",
+        "first_leave": leave,
+        "rounds": seen,
+        "accuracy": accuracies,
+        "precision": simulation.experiment.training.precision,
+        "device": describe_device(simulation.network.device),
+        "versions": {"feddig": __version__, "torch": torch.__version__},
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+
+
+def at_the_end(cell: Mapping[str, Any], part: str = "whole") -> float:
+    """Return the mean over the last rounds."""
+    return fmean(cell["accuracy"][part][-LAST:])
+
+
+def before_the_leave(cell: Mapping[str, Any], part: str = "whole") -> float:
+    """Return the mean over the last rounds before anybody leaves: the run's own frozen model."""
+    pairs = zip(cell["rounds"], cell["accuracy"][part], strict=True)
+    leave = cell["first_leave"]
+    return fmean(value for round, value in pairs if leave - TEN <= round < leave)
+
+
+def read_cells(file: Path) -> list[dict[str, Any]]:
+    """Return the finished cells."""
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def best_rate(cells: Iterable[Mapping[str, Any]], method: str, scenario: str) -> float:
+    """Return the learning rate that is best on validation data."""
+    wanted = (method, "none" if scenario == "none" else "sequential", CHOOSING)
+    tried = [cell for cell in cells if (cell["method"], cell["scenario"], cell["seed"]) == wanted]
+    if not tried:
+        raise SystemExit(
+            f"{' '.join(map(str, wanted))}: no cells with this seed to choose a rate by; run those first"
+        )
+    return float(max(tried, key=at_the_end)["lr"])
 
 
 def main() -> None:
     """Run the cells that are still to be run."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--methods", default=",".join(METHODS))
@@ -88,46 +152,30 @@ def main() -> None:
     parser.add_argument("--rates", default="0.001,0.003,0.005,0.01")
     parser.add_argument("--seeds", default=str(CHOOSING))
     parser.add_argument("--rounds", type=int, default=300)
-    parser.add_argument("--part", default="0/1", help="I/N: run the cells I, I + N, ... of the list")
-    parser.add_argument("--work", type=Path, default=Path("results/feddig-plus"))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/feddig-plus"))
     options = parser.parse_args()
     logging.getLogger("feddig").setLevel(logging.WARNING)
-    cells = [
-        (method, scenario, float(rate), int(seed))
-        for seed in options.seeds.split(",")
-        for rate in options.rates.split(",")
-        for scenario in options.scenarios.split(",")
-        for method in options.methods.split(",")
-    ]
-    part, parts = map(int, options.part.split("/"))
-    for method, scenario, rate, seed in cells[part::parts]:
-        label = f"{method} {scenario} {rate:g} {seed}"
-        file = options.out / options.name / f"{label.replace(' ', '_')}.json"
-        if file.exists():
+    file = options.out / f"{options.name}.jsonl"
+    options.out.mkdir(parents=True, exist_ok=True)
+    wanted = product(
+        map(int, options.seeds.split(",")),
+        options.scenarios.split(","),
+        options.methods.split(","),
+        options.rates.split(","),
+    )
+    for seed, scenario, method, given in wanted:
+        done = read_cells(file)
+        rate = best_rate(done, method, scenario) if given == "best" else float(given)
+        facts = {"method": method, "scenario": scenario, "lr": rate, "seed": seed}
+        if any(facts.items() <= cell.items() for cell in done):
             continue
-        base = replace(experiment_of(options.name, options.rounds, "default"), seed=seed)
         settings = {**METHODS[method], "training.lr": rate, "absence.scenario": scenario}
-        experiment = with_settings(base, settings).located(options.data_dir)
-        out = options.work / options.name / label
-        shutil.rmtree(out, ignore_errors=True)
-        started = time.perf_counter()
-        summary = run(experiment, out)
-        kept = measure(out, seed)
-        facts = {
-            "format_version": 1,
-            "method": method,
-            "scenario": scenario,
-            "lr": rate,
-            "seed": seed,
-            "settings": settings,
-            **{key: summary[key] for key in ("precision", "device", "versions")},
-            "seconds": round(time.perf_counter() - started, 1),
-            **kept,
-        }
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(file, json.dumps(facts) + "\n")
-        print(label, round(fmean(kept["validation"][-50:]), 2), facts["seconds"], flush=True)
+        base = replace(experiment_of(options.name, options.rounds, "default"), seed=seed)
+        cell = facts | run_cell(with_settings(base, settings).located(options.data_dir))
+        write_atomically(file, "".join(json.dumps(each) + "\n" for each in [*done, cell]))
+        ends = {part: round(at_the_end(cell, part), 2) for part in cell["accuracy"]}
+        own = round(before_the_leave(cell), 2) if cell["first_leave"] else None
+        print(*facts.values(), ends, "own frozen", own, cell["seconds"], flush=True)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ BENCHMARKS = {
     "digest_budget": "--rounds 2 --shares 0.5 --seeds 0",
     "encoder_recipes": "--seeds 1 --steps 2 --images 200",
     "encoder_scale": "--rounds 2 --scales 4",
-    "feddig_plus": "--rounds 2 --methods votes --rates 0.01 --seeds 100",
+    "feddig_plus": "--rounds 2 --methods plus --rates 0.01 --seeds 100",
     "feddig_variants": "--rounds 1 --variants 'P_G of seed 3'",
     "federation_overhead": "--rounds 2 --silos 2 --images 200",
     "first_results": "--rounds 2 --algorithms fedavg,feddig",
