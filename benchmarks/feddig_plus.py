@@ -8,8 +8,9 @@ skipped when the command is given again. Seed 100 chooses: its cells hold the va
 the silos, and no test accuracy; those of other seeds hold test accuracy alone. `--rates best` takes the rate that is
 best by seed 100: for nobody absent that of `none`, for all other scenarios that of `sequential`.
 
-In FedDig+ the expert does not touch the classifier M's training. So its runs also measure M alone ("model") and the
-expert alone ("expert").
+In FedDig+ the expert does not touch the classifier M's training. So at the end its runs also measure M alone ("model"),
+the expert alone ("expert"), and all with a running average of M in M's place ("averaged"), which counts the last
+quarter of the rounds most.
 """
 
 import argparse
@@ -62,17 +63,18 @@ def with_settings(experiment: Experiment, settings: Mapping[str, Any]) -> Experi
     return experiment
 
 
-def candidates(moderator: Moderator) -> dict[str, Tensor]:
-    """Return the models to measure, as the evaluated network's weights."""
-    whole = moderator.model()
+def parts_of(moderator: Moderator, averaged: Tensor) -> dict[str, Tensor]:
+    """Return the parts of FedDig+'s model, as weights of the network that is evaluated."""
     if moderator.expert is None:
-        return {"whole": whole}
-    classes = len(whole) - len(moderator.weights) - len(moderator.expert.vector)
-    model, expert = whole.clone(), whole.clone()
+        return {}
+    whole = moderator.model()
+    model, expert, with_average = whole.clone(), whole.clone(), whole.clone()
+    classes, size = len(moderator.expert.parameters[-1]), len(averaged)
     model[:classes] = 1  # all classes are covered,
-    model[-len(moderator.expert.vector) :] = 0  # and the expert has no opinion
+    model[classes + size :] = 0  # and the expert has no opinion
     expert[:classes] = 0
-    return {"whole": whole, "model": model, "expert": expert}
+    with_average[classes : classes + size] = averaged
+    return {"model": model, "expert": expert, "averaged": with_average}
 
 
 def pooled_accuracy(simulation: Simulation, samples: Sequence[RawSamples]) -> float:
@@ -85,25 +87,25 @@ def run_cell(experiment: Experiment) -> dict[str, Any]:
     """Run an experiment and return its facts and accuracies."""
     started, rounds = time.perf_counter(), experiment.training.rounds
     simulation = build_simulation(experiment)
-    leave = simulation.absence.first_leave()
+    moderator, leave = simulation.moderator, simulation.absence.first_leave()
     samples = simulation.validation if experiment.seed == CHOOSING else [simulation.test]
-    watched = {*range(4, rounds, 5), *range(rounds - LAST, rounds), *range((leave or 0) - TEN, leave or 0)}
-    seen: list[int] = []
-    accuracies: dict[str, list[float]] = {}
+    compared = {*range(rounds - LAST, rounds), *range((leave or 0) - TEN, leave or 0)}
+    accuracies: dict[str, dict[int, float]] = {}
+    averaged = moderator.weights.clone()
     engine = simulation.engine(simulation.make_digest)
-    for result in run_rounds(
-        simulation.moderator, engine, simulation.experiment.recipe, range(rounds), leave
-    ):
-        if result.round not in watched:
+    for result in run_rounds(moderator, engine, simulation.experiment.recipe, range(rounds), leave):
+        averaged.lerp_(moderator.weights, 4 / (result.round + 4))
+        if result.round not in compared and result.round % 20:
             continue
-        seen.append(result.round)
-        for name, weights in candidates(simulation.moderator).items():
+        models = {"whole": moderator.model()}
+        if result.round in compared:
+            models |= parts_of(moderator, averaged)
+        for name, weights in models.items():
             simulation.network.load(weights)
-            accuracies.setdefault(name, []).append(round(pooled_accuracy(simulation, samples), 2))
+            accuracies.setdefault(name, {})[result.round] = round(pooled_accuracy(simulation, samples), 2)
     return {
         "measured_on": "validation" if experiment.seed == CHOOSING else "test",
         "first_leave": leave,
-        "rounds": seen,
         "accuracy": accuracies,
         "precision": simulation.experiment.training.precision,
         "device": describe_device(simulation.network.device),
@@ -114,14 +116,15 @@ def run_cell(experiment: Experiment) -> dict[str, Any]:
 
 def at_the_end(cell: Mapping[str, Any], part: str = "whole") -> float:
     """Return the mean over the last rounds."""
-    return fmean(cell["accuracy"][part][-LAST:])
+    return fmean(list(cell["accuracy"][part].values())[-LAST:])
 
 
 def before_the_leave(cell: Mapping[str, Any], part: str = "whole") -> float:
     """Return the mean over the last rounds before anybody leaves: the run's own frozen model."""
-    pairs = zip(cell["rounds"], cell["accuracy"][part], strict=True)
     leave = cell["first_leave"]
-    return fmean(value for round, value in pairs if leave - TEN <= round < leave)
+    return fmean(
+        value for round, value in cell["accuracy"][part].items() if leave - TEN <= int(round) < leave
+    )
 
 
 def read_cells(file: Path) -> list[dict[str, Any]]:
