@@ -62,6 +62,14 @@ def labels(part: str, classes: int, sizes: Mapping[str, int] = SIZES) -> np.ndar
     return (np.arange(sizes[part]) * 7 % classes).astype(np.uint8)
 
 
+def write_idx(path: Path, array: np.ndarray, *, code: int = 0x08) -> None:
+    """Write an IDX file, gzipped if its name says so."""
+    head = bytes([0, 0, code, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+    content = head + array.tobytes()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+
+
 def idx_bytes(array: np.ndarray) -> bytes:
     """Return an array as the content of an IDX file."""
     return bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape) + array.tobytes()

@@ -6,6 +6,7 @@ import re
 import runpy
 import shutil
 import struct
+import tempfile
 import zipfile
 from collections.abc import Callable
 from importlib.resources import files
@@ -15,15 +16,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 
 from feddig.core.samples import ImageSource, padded_shape
 from feddig.data import Dataset, dataset_from_arrays, load_dataset
 from feddig.data.bundled import load_fashion_mini
+from feddig.data.dataset import Images
 from feddig.data.load import NAMES
 from feddig.data.public_sets import FASHION_CLASSES
 from feddig.errors import DataError, SettingError
-from public_sets import is_mapped, one_line
+from public_sets import is_mapped, one_line, write_idx
 
 BUNDLE = Path(str(files("feddig.data") / "fashion_mini"))
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
@@ -164,12 +168,6 @@ def test_making_fashion_mini_twice_gives_the_same_files(
 
 
 # --- idx
-
-
-def write_idx(path: Path, array: np.ndarray, *, code: int = 0x08) -> None:
-    head = bytes([0, 0, code, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-    content = head + array.tobytes()
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
 
 def make_idx(
@@ -535,12 +533,26 @@ def test_grey_images_stay_grey(tmp_path: Path, mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P"])
-def test_one_colour_image_makes_all_of_them_colour(tmp_path: Path, mode: str) -> None:
+def test_one_colour_image_among_grey_ones_changes_no_other(tmp_path: Path, mode: str) -> None:
     make_classes(tmp_path, {"a": 4, "b": 4}, mode="L")
+    grey = load_dataset("folder", tmp_path, channels=1)
     colour(1, mode=mode).save(tmp_path / "a" / "00.png")
-    dataset = load_dataset("folder", tmp_path, image_size=0)
-    assert dataset.train.pixels.shape == (6, 3, 10, 12)
-    assert any((image[0] == image[1]).all() for image in dataset.train.pixels)
+    with pytest.raises(
+        DataError, match=r"a.00\.png: is in colour, and .* is grey; set data\.channels"
+    ) as error:
+        load_dataset("folder", tmp_path)
+    one_line(error)
+    again = load_dataset("folder", tmp_path, channels=1)
+    for before, after in ((grey.train, again.train), (grey.test, again.test)):
+        changed = (np.asarray(before.pixels) != np.asarray(after.pixels)).any(axis=(1, 2, 3))
+        assert changed.sum() <= 1
+    assert load_dataset("folder", tmp_path, channels=3).train.pixels.shape[1] == 3
+
+
+@pytest.mark.parametrize("channels", [0, 2, 4])
+def test_only_grey_and_colour_can_be_chosen(with_test_part: Path, channels: int) -> None:
+    with pytest.raises(SettingError, match=r"^data\.channels: "):
+        load_dataset("folder", with_test_part, channels=channels)
 
 
 def test_transparent_palettes_raise_no_warning(tmp_path: Path) -> None:
@@ -564,26 +576,68 @@ def test_pixels_without_an_agreed_range_are_refused(tmp_path: Path, values: np.g
     make_classes(tmp_path, {"a": 2, "b": 2})
     Image.fromarray(np.full((10, 12), values)).save(tmp_path / "b" / "odd.tif")
     with pytest.raises(DataError, match=r"odd\.tif: ") as error:
-        load_dataset("folder", tmp_path)
+        load_dataset("folder", tmp_path, channels=1)
     one_line(error)
 
 
-def test_without_a_test_part_a_seeded_tenth_of_each_class_is_the_test_set(tmp_path: Path) -> None:
+def contents(images: Images) -> list[bytes]:
+    return [image.tobytes() for image in images.pixels]
+
+
+def test_without_a_test_part_a_seeded_tenth_is_the_test_set(tmp_path: Path) -> None:
     make_classes(tmp_path, {"a": 30, "b": 10, "c": 2})
 
     def drawn(seed: int) -> Dataset:
         return load_dataset("folder", tmp_path, seed=seed, image_size=0)
 
-    def contents(dataset: Dataset) -> list[bytes]:
-        return [image.tobytes() for image in dataset.test.pixels]
-
     dataset = drawn(1)
-    assert np.bincount(dataset.test.labels).tolist() == [3, 1, 1]
-    assert np.bincount(dataset.train.labels).tolist() == [27, 9, 1]
-    everything = contents(dataset) + [image.tobytes() for image in dataset.train.pixels]
-    assert len(set(everything)) == 42
-    assert contents(dataset) == contents(drawn(1))
-    assert any(contents(dataset) != contents(drawn(seed)) for seed in range(2, 6))
+    # files of one name stay together, so a tenth of 42 may become up to 6
+    assert 4 <= len(dataset.test) <= 6
+    assert len(set(contents(dataset.test) + contents(dataset.train))) == 42
+    assert contents(dataset.test) == contents(drawn(1).test)
+    assert any(contents(dataset.test) != contents(drawn(seed).test) for seed in range(2, 6))
+
+
+@pytest.mark.parametrize("part", [False, True])
+def test_a_share_can_be_held_out(tmp_path: Path, part: bool) -> None:
+    make_classes(tmp_path / "train" if part else tmp_path, {"a": 20, "b": 20})
+    dataset = load_dataset("folder", tmp_path, held_out=0.25)
+    assert (len(dataset.train), len(dataset.test)) == (30, 10)
+    none = load_dataset("folder", tmp_path, held_out=0)
+    assert (len(none.train), len(none.test)) == (40, 0)
+
+
+@given(data=st.data())
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_replacing_an_image_or_its_class_changes_no_other_images_part(
+    tmp_path: Path, data: st.DataObject
+) -> None:
+    """Names may repeat in other classes. The parts keep their sizes, and all other images their part."""
+    names = data.draw(st.lists(st.sampled_from("0123456789abcdef"), min_size=2, unique=True))
+    files = [
+        (f"{name}.png", label)
+        for name in names
+        for label in data.draw(st.lists(st.sampled_from("xyz"), min_size=1, unique=True))
+    ]
+    replaced = data.draw(st.integers(0, len(files) - 1))
+    free = [label for label in "xyz" if (files[replaced][0], label) not in files]
+    label = data.draw(st.sampled_from([*free, files[replaced][1]]))
+
+    def parts(changed: bool) -> tuple[set[int], set[int]]:
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        for place, (name, own) in enumerate(files):
+            here = folder / (label if changed and place == replaced else own) / name
+            here.parent.mkdir(exist_ok=True)
+            new = changed and place == replaced
+            Image.fromarray(np.full((8, 8), 200 if new else place, np.uint8)).save(here)
+        dataset = load_dataset("folder", folder, image_size=0, seed=3)
+        found = [
+            {replaced if image.max() == 200 else int(image.max()) for image in part.pixels}
+            for part in (dataset.train, dataset.test)
+        ]
+        return found[0], found[1]
+
+    assert parts(changed=False) == parts(changed=True)
 
 
 def test_hidden_files_other_files_and_hidden_folders_are_ignored(with_test_part: Path) -> None:
@@ -633,9 +687,9 @@ def test_an_unusable_image_size_names_the_setting(with_test_part: Path, size: in
         load_dataset("folder", with_test_part, image_size=size)
 
 
-def test_a_class_with_one_image_cannot_be_split(tmp_path: Path) -> None:
-    make_classes(tmp_path, {"a": 2, "b": 1})
-    with pytest.raises(DataError, match=f"{re.escape(str(tmp_path / 'b'))}: 1 image") as error:
+def test_images_that_all_have_one_name_cannot_be_split(tmp_path: Path) -> None:
+    make_classes(tmp_path, {"a": 1, "b": 1})
+    with pytest.raises(DataError, match=r"2 images have 1 file names, too few .* a name of its own") as error:
         load_dataset("folder", tmp_path)
     one_line(error)
 

@@ -35,6 +35,7 @@ from feddig.federation.silo_data import load_silo_data, load_test_set, read_silo
 from feddig.federation.status import Status
 from feddig.models.encoder import encoder_hash, load_encoder, save_encoder
 from feddig.models.train_encoder import make_encoder
+from public_sets import write_idx
 
 pytestmark = pytest.mark.flower
 
@@ -222,7 +223,41 @@ def test_a_silo_may_lack_classes_and_keeps_the_contracts_numbers(
     write_silo_file(tmp_path / "silo.toml", silo=0, name="silo-0", data="own", validation=0.25)
     train, validation = load_silo_data(read_silo_file(tmp_path / "silo.toml"), small_contract)
     assert set(train.labels) == {1, 2}
-    assert (len(train), len(validation)) == (27, 9), "a quarter of what is for training is kept apart"
+    assert (len(train), len(validation)) == (30, 10)
+
+
+@pytest.mark.parametrize("kind", ["folder", "npz", "idx"])
+@pytest.mark.parametrize("replaced", [0, 7, 39])
+def test_replacing_a_record_changes_no_other_records_part(
+    tmp_path: Path, small_contract: Contract, kind: str, replaced: int
+) -> None:
+    """If it did, the sensitivity that an epsilon rests on would be wrong."""
+
+    def parts(name: str, labels: np.ndarray) -> list[set[int]]:
+        own = tmp_path / name
+        pixels = np.broadcast_to(np.arange(40, dtype=np.uint8)[:, None, None], (40, 16, 16))
+        if kind == "folder":
+            for image, label in zip(pixels, labels, strict=True):
+                place = own / small_contract.classes[label] / f"{image.max()}.png"
+                place.parent.mkdir(parents=True, exist_ok=True)
+                Image.fromarray(np.ascontiguousarray(image)).save(place)
+        elif kind == "npz":
+            own = tmp_path / f"{name}.npz"
+            np.savez(own, x_train=pixels, y_train=labels, x_test=pixels, y_test=labels)
+        else:
+            for part in ("train", "t10k"):
+                write_idx(own / f"{part}-images-idx3-ubyte", pixels)
+                write_idx(own / f"{part}-labels-idx1-ubyte", labels.astype(np.uint8))
+        write_silo_file(tmp_path / "silo.toml", silo=0, name="silo-0", data=own.name, validation=0.25)
+        found = load_silo_data(read_silo_file(tmp_path / "silo.toml"), small_contract)
+        return [{int(image.max()) for image in part.pixels} for part in found]
+
+    labels = np.arange(40) % 3
+    other = labels.copy()
+    other[replaced] = (other[replaced] + 1) % 3
+    before = parts("before", labels)
+    assert before == parts("after", other)
+    assert len(before[1]) == 10
 
 
 def test_images_that_do_not_fit_the_contract_are_refused(tmp_path: Path, small_contract: Contract) -> None:

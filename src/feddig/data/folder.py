@@ -1,6 +1,11 @@
-"""Image files in one folder per class."""
+"""Image files in one folder per class.
+
+An image is known by its file's name, without its class. Which images are held out follows from the names and a seed
+alone: an image that is replaced, or moved to another class, changes the part of no other image, nor any part's size.
+"""
 
 import struct
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +21,7 @@ from feddig.seeds import numpy_stream
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _GREY = ("1", "L", "LA", "La")
+TENTH = 0.1
 
 
 @dataclass(frozen=True)
@@ -26,11 +32,19 @@ class _Labelled:
     labels: list[int]
 
 
-def load_folder(folder: Path, *, seed: int = 0, image_size: int = 32) -> Dataset:
+def load_folder(
+    folder: Path,
+    *,
+    seed: int = 0,
+    image_size: int = 32,
+    channels: int | None = None,
+    held_out: float | None = None,
+) -> Dataset:
     """Load train/CLASS/IMAGE and test/CLASS/IMAGE, or CLASS/IMAGE alone, from a folder.
 
-    Without a test folder, a seeded tenth of each class becomes the test set. Images are resized to squares of the image
-    size; 0 keeps their size.
+    `held_out` is the share of the training images that becomes the test set; left out, it is the folder's own test
+    part, or a tenth if it has none. Images are resized to squares of the image size; 0 keeps their size. `channels` is
+    1 for grey or 3 for colour; left out, it is as the files have it, which must then agree.
     """
     if not folder.is_dir():
         raise SettingError(
@@ -41,12 +55,16 @@ def load_folder(folder: Path, *, seed: int = 0, image_size: int = 32) -> Dataset
             f"data.image_size: {image_size} is too small; use at least {SMALLEST_SIDE}, "
             "or 0 to keep the images' own size"
         )
+    if channels not in (None, 1, 3):
+        raise SettingError(f"data.channels: {channels}; use 1 for grey or 3 for colour")
     # a class may be called "train", so only a folder that holds folders counts as the training part
-    if (folder / "train").is_dir() and _folders(folder / "train"):
+    has_parts = (folder / "train").is_dir() and bool(_folders(folder / "train"))
+    if has_parts and held_out is None:
         classes, train, test = _find_parts(folder)
     else:
-        classes, train, test = _split_classes(folder, seed)
-    decode = _Decoder.for_all([*train.paths, *test.paths], image_size)
+        share = TENTH if held_out is None else held_out
+        classes, train, test = _hold_out(folder / "train" if has_parts else folder, share, seed)
+    decode = _Decoder.for_all([*train.paths, *test.paths], image_size, channels)
     return assemble(
         "folder",
         _read_part(train, decode, str(folder)),
@@ -83,23 +101,33 @@ def _find_parts(folder: Path) -> tuple[list[str], _Labelled, _Labelled]:
     return classes, train, test
 
 
-def _split_classes(folder: Path, seed: int) -> tuple[list[str], _Labelled, _Labelled]:
-    """List the files of a folder without a test part, and make a tenth of each class the test set."""
+def _hold_out(folder: Path, share: float, seed: int) -> tuple[list[str], _Labelled, _Labelled]:
+    """List the files of a folder of classes in two parts, of which the second has this share of them."""
     classes = _folders(folder)
     if not classes:
         raise DataError(f"{folder}: holds no folders; put the images into one folder per class")
-    train, test = _Labelled([], []), _Labelled([], [])
+    found = [(path, label) for label, name in enumerate(classes) for path in _images(folder / name)]
     for label, name in enumerate(classes):
-        found = _images(folder / name)
-        if len(found) < 2:
-            raise DataError(
-                f"{folder / name}: {len(found)} images, but a class needs 2, one to train and one to test; "
-                "add images or remove the folder"
-            )
-        order = numpy_stream(seed, "test images", name).permutation(len(found))
-        tenth = max(1, round(len(found) / 10))
-        _extend(test, [found[position] for position in sorted(order[:tenth])], label)
-        _extend(train, [found[position] for position in sorted(order[tenth:])], label)
+        if not any(own == label for _, own in found):
+            raise DataError(f"{folder / name}: holds no images; add some or remove the folder")
+    # by name and not by class: a place in this order must not tell a label
+    found.sort(key=lambda each: (each[0].name, each[1]))
+    counts = Counter(path.name for path, _ in found)
+    names, wanted = sorted(counts), max(share > 0, round(share * len(found)))
+    apart: set[str] = set()
+    for place in numpy_stream(seed, "held-out images").permutation(len(names)):
+        if wanted <= 0:
+            break
+        apart.add(names[place])
+        wanted -= counts[names[place]]
+    train, test = _Labelled([], []), _Labelled([], [])
+    for path, label in found:
+        _extend(test if path.name in apart else train, [path], label)
+    if not train.paths or (share and not test.paths):
+        raise DataError(
+            f"{folder}: its {len(found)} images have {len(names)} file names, too few to hold {share:.0%} out; "
+            "add images, or give each a name of its own"
+        )
     return classes, train, test
 
 
@@ -131,14 +159,19 @@ class _Decoder:
     height: int
 
     @classmethod
-    def for_all(cls, paths: list[Path], image_size: int) -> "_Decoder":
-        """Read every file's header: grey only if all are; without an image size, all must have the same size."""
-        grey = True
+    def for_all(cls, paths: list[Path], image_size: int, channels: int | None) -> "_Decoder":
+        """Read every file's header. What is not given must be the same in all of them."""
+        grey: dict[bool, Path] = {}
         sizes: dict[tuple[int, int], Path] = {}
         for path in paths:
             with _open(path) as image:
-                grey = grey and (image.mode in _GREY or image.mode.startswith("I"))
+                grey.setdefault(image.mode in _GREY or image.mode.startswith("I"), path)
                 sizes.setdefault(image.size, path)
+        if channels is None and len(grey) > 1:
+            raise DataError(
+                f"{grey[False]}: is in colour, and {grey[True]} is grey; set data.channels to 1 to read all images as "
+                "grey, or to 3 to read all in colour"
+            )
         if image_size == 0 and len(sizes) > 1:
             (first, _), (other, path) = list(sizes.items())[:2]
             raise DataError(
@@ -147,7 +180,7 @@ class _Decoder:
                 "set data.image_size to bring all to one size"
             )
         width, height = (image_size, image_size) if image_size else next(iter(sizes))
-        return cls("L" if grey else "RGB", width, height)
+        return cls("L" if channels == 1 or (channels is None and True in grey) else "RGB", width, height)
 
     def read(self, path: Path) -> np.ndarray:
         """Read one image as [height, width, channels]."""
@@ -160,7 +193,9 @@ class _Decoder:
 
 def _read_part(part: _Labelled, decode: _Decoder, source: str) -> Images:
     content = map_unnamed(lambda: (decode.read(path).tobytes() for path in part.paths))
-    pixels = content.reshape(len(part.paths), decode.height, decode.width, -1)
+    pixels = content.reshape(len(part.paths), decode.height, decode.width, len(decode.mode))
+    if not part.paths:
+        return Images(pixels.transpose(0, 3, 1, 2), np.zeros(0, np.int64))
     return check_images(pixels, np.array(part.labels), pixels_at=source, labels_at=source)
 
 

@@ -1,6 +1,6 @@
 """Load a data set by its name, and list the public sets that are on this computer."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -28,23 +28,11 @@ from feddig.errors import DataError, FedDigError, SettingError, nearest
 from feddig.files import cache_folder
 from feddig.seeds import numpy_stream
 
-
-def _load_folder(path: Path, seed: int, size: int) -> Dataset:
-    # imported only here, because Pillow takes time to load and most processes read arrays
-    from feddig.data.folder import load_folder
-
-    return load_folder(path, seed=seed, image_size=size)
-
-
-_LOADERS: dict[str, Callable[[Path, int, int], Dataset]] = {
-    "idx": lambda path, seed, size: load_idx(path),
-    "npz": lambda path, seed, size: load_npz(path),
-    "folder": _load_folder,
-}
-"""By name: the functions that load a user's own images from a path, a seed and an image size."""
+OWN = ("idx", "npz", "folder")
+"""The formats of a user's own images."""
 _BUNDLED = "fashion-mini"
 
-NAMES = (_BUNDLED, *_LOADERS, *PUBLISHED)
+NAMES = (_BUNDLED, *OWN, *PUBLISHED)
 
 
 def load_dataset(
@@ -54,6 +42,8 @@ def load_dataset(
     limit: int = 0,
     seed: int = 0,
     image_size: int = 32,
+    channels: int | None = None,
+    held_out: float | None = None,
     data_dir: Path | None = None,
 ) -> Dataset:
     """Load the data set of this name from its path.
@@ -62,7 +52,7 @@ def load_dataset(
     user's cache and Debian's package folder, and are downloaded into the cache if they are in none.
 
     A limit keeps that many training images, drawn by the seed, and the whole test set. Only the source "folder" uses
-    the image size; the other sources keep the size in which their images are stored.
+    image size, channels and the share that is held out; other sources keep their images as they are stored.
     """
     if name not in NAMES:
         raise SettingError(f"data.name: unknown data set {name!r}; {nearest(name, NAMES)}")
@@ -80,8 +70,13 @@ def load_dataset(
         dataset = _load_published(PUBLISHED[name], path, data_dir)
     elif path is None:
         raise SettingError(f"data.path: the data set {name!r} needs a path; say where your images are")
+    elif name == "folder":
+        # imported only here, because Pillow takes time to load and most processes read arrays
+        from feddig.data.folder import load_folder
+
+        dataset = load_folder(path, seed=seed, image_size=image_size, channels=channels, held_out=held_out)
     else:
-        dataset = _LOADERS[name](path, seed, image_size)
+        dataset = load_idx(path) if name == "idx" else load_npz(path)
     return _keep(dataset, limit, seed) if limit else dataset
 
 

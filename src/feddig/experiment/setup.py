@@ -183,6 +183,7 @@ def load_data(experiment: Experiment) -> Dataset:
         limit=data.limit,
         seed=seed,
         image_size=data.image_size,
+        channels=data.channels,
     )
 
 

@@ -79,12 +79,15 @@ def write_silo_file(path: Path, *, silo: int, name: str, data: str, validation: 
 
 
 def load_silo_data(file: SiloFile, contract: Contract) -> tuple[Images, Images]:
-    """Load a silo's training and validation images, with labels numbered as the contract's classes."""
-    dataset = _load(file.data, contract)
+    """Load a silo's training and validation images, with labels numbered as the contract's classes.
+
+    Which image is used for validation follows from file names, or from places in an array: never from labels.
+    """
+    dataset = _load(file, contract)
     train, validation = (
         _labelled(part, dataset, contract, file.data) for part in (dataset.train, dataset.test)
     )
-    if file.validation is None:
+    if file.validation is None or dataset.name == "folder":
         return train, validation
     order = numpy_stream(contract.experiment.seed, "validation", file.silo).permutation(len(train))
     kept = round(len(train) * file.validation)
@@ -108,12 +111,19 @@ def load_test_set(path: Path, contract: Contract) -> Images | None:
     return images
 
 
-def _load(path: Path, contract: Contract) -> Dataset:
+def _load(file: SiloFile, contract: Contract) -> Dataset:
     """Load the data at the path, in any of the three formats."""
-    size = contract.image_shape[1] if contract.image_shape[1] == contract.image_shape[2] else 0
+    path, (channels, height, width) = file.data, contract.image_shape
     kind = "npz" if path.suffix == ".npz" else "idx" if any(path.glob("*-images*idx3*")) else "folder"
     try:
-        return load_dataset(kind, path, seed=contract.experiment.seed, image_size=size)
+        return load_dataset(
+            kind,
+            path,
+            seed=contract.experiment.seed,
+            image_size=height if height == width else 0,
+            channels=channels,
+            held_out=file.validation,
+        )
     except FedDigError as error:
         raise DataError(f"silo.toml: {error}") from None
 
@@ -139,7 +149,7 @@ def _check(images: Images, contract: Contract, place: Path) -> None:
             f"{place}: images are {list(shape)} (channels, height, width), "
             f"but the contract says {list(contract.image_shape)}; convert them"
         )
-    if images.labels.max() >= len(contract.classes):
+    if images.labels.max(initial=0) >= len(contract.classes):
         raise DataError(
             f"{place}: there is a label {images.labels.max()}, but the contract has only the classes "
             f"0 to {len(contract.classes) - 1}; number them as federation.classes does"
