@@ -48,6 +48,12 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _own_ledgers(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep each test away from the user's ledgers, and from those of other tests."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+
+
 def draw_tiny_dataset(train: int = 240, test: int = 60, classes: int = 4, seed: int = 0) -> Dataset:
     """Draw grey 16x16 images whose class is the quarter of the image that is bright."""
     stream = np.random.default_rng(seed)

@@ -32,7 +32,13 @@ SILENT = object()
 
 
 def make_federation(
-    path: Path, experiment: Experiment, dataset: Dataset | None = None, *, test_set: bool = True, **terms: Any
+    path: Path,
+    experiment: Experiment,
+    dataset: Dataset | None = None,
+    *,
+    test_set: bool = True,
+    rehearsal: bool = True,
+    **terms: Any,
 ) -> FederationFolder:
     """Write the folders of moderator and silos: each silo holds the share that it has in one process."""
     layout = lay_out(experiment, dataset)
@@ -46,18 +52,19 @@ def make_federation(
         for part, rows in (("train", share.train), ("test", share.validation)):
             arrays |= {f"x_{part}": choose(images.pixels, rows)[:], f"y_{part}": images.labels[rows]}
         np.savez(silo.path / "data.npz", **arrays)
-        write_silo_file(silo.silo_file, silo=number, name=silo.name, data="data.npz", validation=None)
+        write_silo_file(
+            silo.silo_file, silo=number, name=silo.name, data="data.npz", validation=None, rehearsal=rehearsal
+        )
         members.append(Member(silo.name, write_silo_key(silo.key)))
     channels, height, width = images.pixels.shape[1:]
     deadlines = {"training_deadline": 20.0, "digest_deadline": 20.0}
     contract = Contract(
-        name="test",
         members=tuple(members),
         experiment=replace(layout.experiment, data=replace(layout.experiment.data, name="npz", path=None)),
         image_shape=(channels, height, width),
         classes=layout.dataset.class_names,
         encoder_hash=encoder_hash(load_encoder("default", channels)),
-        **{**deadlines, **terms},
+        **{"name": "test", **deadlines, **terms},
     )
     folder.moderator.path.mkdir()
     write_everywhere(folder, contract)

@@ -25,6 +25,7 @@ from feddig import read_digest
 from feddig._version import __version__
 from feddig.cli import main
 from feddig.experiment.toml import write_experiment
+from feddig.privacy.ledger import Ledger
 from folders import contents, rows_without_times, snapshot, start_feddig
 
 COMMANDS = [
@@ -352,7 +353,7 @@ def test_settings_that_integer_noise_cannot_be_made_with_are_one_line(
     keys: list[str], line: str, give: Give, tiny: Path
 ) -> None:
     sets = [word for key in keys for word in ("--set", f"privacy.{key}")]
-    for command in (["run", tiny, "--quiet"], ["digest", "make", tiny]):
+    for command in (["run", tiny, "--quiet"], ["digest", "make", tiny, "--no-privacy"]):
         assert complaint(give(*command, *sets)).startswith(line)
 
 
@@ -662,7 +663,7 @@ def test_a_read_only_folder_is_one_line(give: Give, tiny: Path, tmp_path: Path) 
 
 
 def made(give: Give, *words: object) -> dict[str, object]:
-    said = give("digest", "make", *words, "--json")
+    said = give("digest", "make", *words, "--no-privacy", "--json")
     assert (said.code, said.err) == (0, "")
     return dict(json.loads(said.out))
 
@@ -696,9 +697,55 @@ def test_a_digest_is_never_overwritten(give: Give, tiny: Path, tmp_path: Path) -
     made(give, tiny, "--out", "mine.safetensors")
     before = snapshot(tmp_path)
     assert "a second digest of the same data reveals more" in complaint(
-        give("digest", "make", tiny, "--out", "mine.safetensors")
+        give("digest", "make", tiny, "--no-privacy", "--out", "mine.safetensors")
     )
     assert snapshot(tmp_path) == before
+
+
+SOUND_NPZ = [
+    word
+    for key in ("mechanism=discrete-gaussian", "epsilon=8", "delta=1e-6", "clip_bound=350", "random=system")
+    for word in ("--set", f"privacy.{key}")
+]
+
+
+def test_for_real_data_somebody_must_choose_what_a_record_is_promised(
+    give: Give, tiny: Path, tmp_path: Path
+) -> None:
+    whole = ["digest", "make", tiny, "--all-data"]
+    said = complaint(give(*whole))
+    assert said.startswith("privacy.random: who knows the seed can remove the noise")
+    said = complaint(give(*whole, "--set", "privacy.random=system"))
+    assert said.startswith("privacy.mechanism: for real data, choose. A record is promised nothing")
+    assert "Not covered: updates of the model, losses and validation accuracies." in said
+    assert "one image, not one patient" in said
+    assert complaint(give("digest", "make", tiny, *SOUND_NPZ)).startswith("--all-data: give it")
+    assert not (tmp_path / "digest.safetensors").exists()
+    assert give(*whole, *SOUND_NPZ, "--quiet").code == 0
+
+
+def test_what_a_seeded_file_says_of_itself(give: Give, tiny: Path) -> None:
+    assert str(made(give, tiny, *SOUND_NPZ[:-2])["promise"]).startswith("not private: ")
+
+
+def test_digests_of_ones_own_data_are_charged_to_its_ledger_wherever_it_lies(
+    give: Give, tiny: Path, tiny_npz: Path, tmp_path: Path
+) -> None:
+    """Two releases of epsilon 8 do not fit into a budget of 10, though the data was copied between them."""
+    budget = [*SOUND_NPZ, "--set", "privacy.budget_epsilon=10"]
+    assert give("digest", "make", tiny, "--all-data", *budget, "--out", "a.safetensors").code == 0
+    shutil.copy(tiny_npz, tmp_path / "copy.npz")
+    again = ["digest", "make", tiny, "--all-data", *budget, "--out", "b.safetensors"]
+    copied = ["--set", f"data.path={tmp_path / 'copy.npz'}"]
+    for words in (again, [*again, *copied]):
+        assert "a record would then be charged epsilon" in complaint(give(*words))
+    assert "is charged in another ledger; give" in complaint(give(*again, "--ledger", "new.jsonl"))
+    (ledger,) = Path(os.environ["XDG_STATE_HOME"]).rglob("*.jsonl")
+    (entry,) = Ledger(ledger).entries()
+    assert (entry.promise.epsilon, len(entry.data)) == (8, 64)
+    ledger.unlink()
+    ledger.with_name(f"{ledger.name}.head").unlink()
+    assert "this data's ledger is gone" in complaint(give(*again))
 
 
 def test_all_data_is_digested_when_it_is_the_silos_own(give: Give, tiny: Path, tmp_path: Path) -> None:
@@ -725,7 +772,7 @@ def test_show_tells_what_make_told(give: Give, tiny: Path) -> None:
     assert [line[:20].strip() for line in lines] == [name.replace("_", " ") for name in facts]
     assert lines[0] == "silo                 0"
     assert facts["feature_shape"] == [4, 4, 4]
-    assert str(facts["promise"]).startswith("record epsilon is infinite")
+    assert str(facts["promise"]).startswith("not private: record epsilon is infinite")
 
 
 # --- what is promised

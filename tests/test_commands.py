@@ -168,8 +168,8 @@ def provide(command: Command) -> None:
             write_folder(path, [50.0, 60.0], ["11", "10"], data=data, measures={"absence_mean": 60.0})
         elif (option, word) == ("report", "audit"):
             write_known_audit(path)
-        elif word == "silo2.safetensors":
-            text = "    feddig digest make mine.toml --silo 2 --out silo2.safetensors\n"
+        elif word == "mine.safetensors":
+            text = "    feddig digest make mine.toml --all-data --out mine.safetensors\n"
             run_command(commands_of(command.page, text)[0])
         elif option == "watch":  # a run may begin in it
             path.mkdir()

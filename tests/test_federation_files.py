@@ -185,11 +185,49 @@ def test_a_mistake_is_one_line(
     assert not (tmp_path / "f").exists()
 
 
+REAL = ["--silos", 2, "--classes", "ill,well", "--image", "1x16x16"]
+SOUND = [
+    word
+    for key in ("mechanism=discrete-gaussian", "epsilon=8", "delta=1e-6", "clip_bound=350")
+    for word in ("--set", f"privacy.{key}")
+]
+
+
+@pytest.mark.parametrize("algorithm", ["feddig", "fedavg"])
+def test_a_real_federation_begins_when_somebody_has_chosen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], algorithm: str
+) -> None:
+    words = [*REAL, "--set", f"algorithm.name={algorithm}"]
+    assert "for real data, choose. A record is promised nothing" in refused(
+        capsys, "init", tmp_path / "f", *words
+    )
+    assert not (tmp_path / "f").exists()
+    init(tmp_path / "f", *words, "--no-privacy")
+    assert "A record is promised nothing" in capsys.readouterr().out
+
+
+def test_everybody_reads_what_a_record_is_promised(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    init(tmp_path / "f", *REAL, *SOUND)
+    promise = (
+        "A record is promised epsilon 8 and delta 1e-06 for the digest, and its class is public. Not covered: updates "
+        "of the model, losses and validation accuracies. A record is one image, not one patient."
+    )
+    assert promise in capsys.readouterr().out
+    whole = FederationFolder(tmp_path / "f")
+    for file in (whole.moderator.run_sheet, whole.silo("silo-0").run_sheet, whole.silo("silo-1").contract):
+        assert promise in file.read_text()
+    assert read_contract(whole.contract).experiment.promises_privacy
+
+
 def test_a_real_federation_holds_no_data_and_every_party_gets_its_encoder(tmp_path: Path) -> None:
     encoder = make_encoder(1, 0, 2)
     save_encoder(tmp_path / "ours.safetensors", encoder, {})
     options = ["--set", f"digest.encoder={tmp_path / 'ours.safetensors'}"]
-    init(tmp_path / "f", "--silos", 2, "--classes", "ill,well", "--image", "1x16x16", *options)
+    init(
+        tmp_path / "f", "--silos", 2, "--classes", "ill,well", "--image", "1x16x16", "--no-privacy", *options
+    )
     whole = FederationFolder(tmp_path / "f")
     contract = read_contract(whole.silo("silo-1").contract)
     assert contract.experiment.privacy.random == "system"
@@ -203,7 +241,7 @@ def test_a_real_federation_holds_no_data_and_every_party_gets_its_encoder(tmp_pa
 
 @pytest.fixture
 def small_contract(tmp_path: Path) -> Contract:
-    init(tmp_path / "f", "--silos", 2, "--classes", "cat,dog,owl", "--image", "1x16x16")
+    init(tmp_path / "f", "--silos", 2, "--classes", "cat,dog,owl", "--image", "1x16x16", "--no-privacy")
     return read_contract(tmp_path / "f" / "federation.toml")
 
 

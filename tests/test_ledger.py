@@ -31,6 +31,7 @@ PAPER = promise_for(PrivacySettings(), DigestSettings(), 256)
 
 
 def laplace(epsilon: float = 1.0, **keys: object) -> Promise:
+    keys = {"random": "system", **keys}
     return promise_for(
         PrivacySettings(mechanism="discrete-laplace", epsilon=epsilon, clip_bound=60.0, **keys),  # type: ignore[arg-type]
         DigestSettings(),
@@ -40,7 +41,9 @@ def laplace(epsilon: float = 1.0, **keys: object) -> Promise:
 
 
 def gaussian(epsilon: float = 1.0, delta: float = 1e-6) -> Promise:
-    privacy = PrivacySettings(mechanism="discrete-gaussian", epsilon=epsilon, delta=delta, clip_bound=60.0)
+    privacy = PrivacySettings(
+        mechanism="discrete-gaussian", epsilon=epsilon, delta=delta, clip_bound=60.0, random="system"
+    )
     return promise_for(privacy, DigestSettings(), 256)
 
 
@@ -582,7 +585,7 @@ SMALL = ["--set", "data.limit=400", "--set", "data.min_samples=16"]
 def test_a_digest_is_noted_before_it_is_written(
     give: Give, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seeded = [*SMALL, "--set", "privacy.random=seeded", "--ledger", "my.ledger"]
+    seeded = [*SMALL, "--set", "privacy.random=seeded", "--no-privacy", "--ledger", "my.ledger"]
 
     def die(*arguments: object) -> None:
         raise DiedError

@@ -480,6 +480,7 @@ def test_the_ledger_notes_both_releases_and_each_resend(make: Make) -> None:
     moderate(folder, LocalGrid(folder, 3), until=1)
     first = read_digest(silo.digest)
     second = replace(first, features=first.features + 1)
+    Ledger(silo.ledger).release(second.hash, second.promise, "the moderator of test")
     write_digest(silo.digest, second)
     moderate(folder, LocalGrid(folder, 3), until=2)
     moderate(folder, LocalGrid(folder, 3))
@@ -541,6 +542,111 @@ def test_a_digest_over_the_budget_does_not_stay(make: Make) -> None:
     with pytest.raises(FedDigError, match="not released"):
         LocalGrid(folder, 3).silo(0).give_digest()
     assert not folder.silo("silo-0").digest.exists()
+
+
+SOUND = {
+    "mechanism": "discrete-gaussian",
+    "epsilon": 1.0,
+    "delta": 1e-6,
+    "clip_bound": 350.0,
+    "random": "system",
+    "budget_epsilon": 1.2,
+}
+
+
+def test_two_federations_over_the_same_data_share_its_budget(
+    tmp_path: Path, tiny_experiment: Give, tiny_dataset: Dataset
+) -> None:
+    """Each has a budget of 1.2 and releases 1; the data's own ledger adds them up."""
+    first, second = (
+        make_federation(
+            tmp_path / name, tiny_experiment(privacy=SOUND), tiny_dataset, rehearsal=False, name=name
+        )
+        for name in ("first", "second")
+    )
+    shutil.copy(first.silo("silo-0").path / "data.npz", second.silo("silo-0").path / "data.npz")
+    given = LocalGrid(first, 3).silo(0).give_digest()
+    with pytest.raises(FedDigError, match="would then be charged epsilon"):
+        LocalGrid(second, 3).silo(0).give_digest()
+    assert not list(second.silo("silo-0").released.glob("*.safetensors"))
+    assert LocalGrid(first, 3).silo(0).give_digest().keys() == given.keys()
+    ledger = LocalGrid(second, 3).silo(0).ledger
+    noted = [(entry.kind, entry.recipient) for entry in Ledger(ledger).entries()]
+    assert noted == [(RELEASE, "the moderator of first"), (RESEND, "the moderator of first")]
+
+
+def test_a_silo_sends_no_digest_that_its_ledger_did_not_see_made(
+    tmp_path: Path, tiny_experiment: Give, tiny_dataset: Dataset
+) -> None:
+    folder = make_federation(tmp_path / "f", tiny_experiment(privacy=SOUND), tiny_dataset, rehearsal=False)
+    silo, grid = folder.silo("silo-0"), LocalGrid(folder, 3)
+    grid.silo(0).give_digest()
+    digest = read_digest(silo.digest)
+    write_digest(silo.digest, replace(digest, features=digest.features.flip(0), labels=digest.labels.flip(0)))
+    with pytest.raises(FedDigError, match="has no release of digest"):
+        grid.silo(0).give_digest()
+    write_digest(silo.digest, replace(digest, facts={**digest.facts, "epsilon": 9.0}))
+    with pytest.raises(FedDigError, match=r"was made with epsilon 9\.0, and the contract says 1\.0"):
+        grid.silo(0).give_digest()
+
+
+def test_a_death_between_the_charge_and_the_file_costs_no_second_release(
+    tmp_path: Path, tiny_experiment: Give, tiny_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_federation(tmp_path / "f", tiny_experiment(privacy=SOUND), tiny_dataset, rehearsal=False)
+
+    def die(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", die)
+        with pytest.raises(KeyboardInterrupt):
+            LocalGrid(folder, 3).silo(0).give_digest()
+    LocalGrid(folder, 3).silo(0).give_digest()
+    silo = LocalGrid(folder, 3).silo(0)
+    (entry,) = Ledger(silo.ledger).entries()
+    assert read_digest(silo.folder.digest).hash == entry.digest
+
+
+@pytest.mark.parametrize(
+    ("privacy", "terms", "said"),
+    [
+        ({}, {}, r"privacy\.random: for real data, choose"),
+        ({**SOUND, "random": "seeded"}, {}, r"privacy\.random: for real data, choose"),
+        (
+            {"random": "seeded"},
+            {"no_privacy": True},
+            r"privacy\.random: the contract's seed would let everybody",
+        ),
+        ({"random": "system"}, {}, r"privacy\.mechanism: for real data, choose"),
+    ],
+)
+def test_a_silo_refuses_a_contract_that_gives_its_data_away_unsaid(
+    tmp_path: Path,
+    tiny_experiment: Give,
+    tiny_dataset: Dataset,
+    privacy: dict[str, Any],
+    terms: dict[str, Any],
+    said: str,
+) -> None:
+    folder = make_federation(
+        tmp_path / "f", tiny_experiment(privacy=privacy), tiny_dataset, rehearsal=False, **terms
+    )
+    with pytest.raises(FedDigError, match=rf"federation\.toml: {said}"):
+        LocalGrid(folder, 3).silo(0)
+
+
+def test_without_privacy_a_silo_goes_on_if_the_contract_says_so(
+    tmp_path: Path, tiny_experiment: Give, tiny_dataset: Dataset
+) -> None:
+    experiment = tiny_experiment(privacy={"random": "system"})
+    folder = make_federation(tmp_path / "f", experiment, tiny_dataset, rehearsal=False, no_privacy=True)
+    LocalGrid(folder, 3).silo(0).give_digest()
+    contract = folder.silo("silo-0").contract.read_text()
+    assert contract.startswith(
+        "# A record is promised nothing: paper-laplace bounds no record's epsilon. Not covered: "
+    )
+    assert "\nno_privacy = true\n" in contract
 
 
 def test_who_comes_first_is_asked_for_its_digest_while_others_are_awaited(make: Make) -> None:

@@ -123,3 +123,30 @@ def cache_folder() -> Path:
     shared = os.environ.get("XDG_CACHE_HOME", "")
     # the XDG standard says that a relative path is to be ignored
     return (Path(shared) if os.path.isabs(shared) else Path.home() / ".cache") / "feddig"
+
+
+def state_folder() -> Path:
+    """Return the folder in which programs on this platform keep what must not be lost."""
+    if sys.platform == "win32":
+        return cache_folder().with_name("State")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "feddig"
+    shared = os.environ.get("XDG_STATE_HOME", "")
+    return (Path(shared) if os.path.isabs(shared) else Path.home() / ".local" / "state") / "feddig"
+
+
+def path_fingerprint(path: Path) -> str:
+    """Hash a file, or the names and contents of all files in a folder apart from hidden ones."""
+    if path.is_file():
+        return _hash_file(path)
+    inside = sorted(
+        (str(file.relative_to(path)), file)
+        for file in path.rglob("*")
+        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
+    )
+    return content_hash(*(f"{name} {_hash_file(file)}".encode() for name, file in inside))
+
+
+def _hash_file(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

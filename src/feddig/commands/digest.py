@@ -1,6 +1,7 @@
 """`feddig digest make|show`: the digest that a silo sends once."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -31,6 +32,7 @@ def digest_make(
     out: Annotated[Path, typer.Option(help="Digest file to write.")] = Path("digest.safetensors"),
     ledger: LedgerFile = None,
     recipient: Recipient = None,
+    no_privacy: options.NoPrivacy = False,
     data_dir: options.DataDir = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -38,19 +40,35 @@ def digest_make(
 ) -> None:
     """Make the digest that a silo sends once, with noise from the system's entropy (unless set to seeded)."""
     options.show_log(log_level)
+    from feddig.data.load import OWN
     from feddig.digest.digest_file import write_digest
     from feddig.runs.release import digest_of_silo, note_release
 
-    check_ledger_options(ledger, recipient, out)
     experiment = options.chosen_experiment(file, overrides, data_dir, {"privacy.random": "system"})
+    real = experiment.data.name in OWN
+    check_ledger_options(ledger, recipient, out, has_own=real)
+    if experiment.privacy.random != "system" and not no_privacy:
+        raise FedDigError(
+            "privacy.random: who knows the seed can remove the noise; leave it out, or say --no-privacy"
+        )
+    if real and not no_privacy:
+        # an algorithm without digests would promise nothing, and here is a digest
+        with_digests = replace(experiment, algorithm=replace(experiment.algorithm, name="feddig"))
+        with_digests.check_told(no_privacy=False)
+        if not all_data and experiment.data.partition != "iid":
+            raise FedDigError(
+                f"--all-data: give it, because shares by data.partition = {experiment.data.partition!r} follow from "
+                "labels, and the promise would not hold; or say --no-privacy"
+            )
     if out.exists():
         raise FedDigError(
             f"{out}: exists already; a second digest of the same data reveals more, so it is not replaced"
         )
     digest = digest_of_silo(experiment, silo, all_data=all_data, classes=classes)
-    if ledger is not None:
+    if ledger is not None or real:
         # first: a digest that left without a note would cost nothing
-        note_release(ledger, digest, experiment, recipient or "moderator")
+        data = Path(experiment.data.path) if real and experiment.data.path else None
+        note_release(ledger, digest, experiment, recipient or "moderator", data)
     write_digest(out, digest)
     if not quiet or as_json:
         _print_digest(out, as_json=as_json)

@@ -15,6 +15,7 @@ from feddig.commands.options import (
     Json,
     Level,
     LogLevel,
+    NoPrivacy,
     Overrides,
     Quiet,
     chosen_experiment,
@@ -72,6 +73,7 @@ def federation_init(
     digest_deadline: Annotated[
         float, typer.Option(min=0.001, help="Seconds until a silo that has sent no digest counts as absent.")
     ] = 600.0,
+    no_privacy: NoPrivacy = False,
     new_release: Annotated[
         bool, typer.Option("--new-release", help="Let a silo replace its digest; each one reveals more.")
     ] = False,
@@ -114,6 +116,7 @@ def federation_init(
         port=port,
         training_deadline=training_deadline,
         digest_deadline=digest_deadline,
+        no_privacy=no_privacy,
         new_release=new_release,
         update_limit=update_limit,
         digest_limit=digest_limit,
@@ -194,6 +197,7 @@ def _next_steps(folder: Path, contract: "Contract", is_rehearsal: bool) -> list[
         ]
     return [
         *lines,
+        contract.experiment.say_promise(),
         f"give moderator/ to the moderator and each folder in silos/ to its silo; give {folder}/ca to nobody",
         "each folder has a RUN-SHEET.md with the commands for its party",
     ]
@@ -298,6 +302,8 @@ def federation_status(folder: Whole, as_json: Json = False) -> None:
         return
     said = "runs" if runs else "does not run"
     print(f"{status.content['federation']}: {status.content['state']}, the moderator {said}")
+    if status.content.get("promise"):
+        print(status.content["promise"])
     print(f"{describe(status)}\nas of {status.content['updated']}")
     Console(width=None if sys.stdout.isatty() else 120).print(tabulate(status))
 

@@ -22,7 +22,8 @@ ledger_app = typer.Typer(
 LedgerFile = Annotated[
     Path | None,
     typer.Option(
-        help="The silo's ledger: notes the release there, or refuses it if over the budget of [privacy]."
+        help="Ledger that notes the release, or refuses it if over the budget of [privacy]; your own data has one "
+        "without this, found again by the data."
     ),
 ]
 Recipient = Annotated[
@@ -45,10 +46,10 @@ COLUMNS = {
 }
 
 
-def check_ledger_options(ledger: Path | None, recipient: str | None, out: Path) -> None:
+def check_ledger_options(ledger: Path | None, recipient: str | None, out: Path, *, has_own: bool) -> None:
     """Check what `digest make` is told about a ledger, before anything is made."""
     if ledger is None:
-        if recipient is not None:
+        if recipient is not None and not has_own:
             raise FedDigError("--recipient: is noted in a ledger; give --ledger too")
         return
     from feddig.privacy.ledger import Ledger

@@ -48,6 +48,10 @@ DataDir = Annotated[
         envvar="FEDDIG_DATA", help="Folder with data: public sets, and where a relative data.path starts."
     ),
 ]
+NoPrivacy = Annotated[
+    bool,
+    typer.Option("--no-privacy", help="Real data: go on although the digest promises a record nothing."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only results and errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
 Level = Annotated[LogLevel, typer.Option(help="Show log messages of this level and above on standard error.")]

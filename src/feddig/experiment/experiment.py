@@ -8,6 +8,8 @@ from feddig.core.algorithms import BASES, Algorithm
 from feddig.core.recipe import Recipe, read_recipe
 from feddig.data.download import find_folder
 from feddig.data.public_sets import PUBLISHED
+from feddig.errors import SettingError
+from feddig.privacy.mechanisms import MECHANISMS
 from feddig.settings import (
     AbsenceSettings,
     AlgorithmSettings,
@@ -48,6 +50,44 @@ class Experiment:
         """Build the base algorithm with its own settings."""
         base = self.recipe.base
         return BASES[base](**self.algorithm.bases.get(base, {}))
+
+    @property
+    def promises_privacy(self) -> bool:
+        """Whether digests promise a record an epsilon: sound noise, from numbers that nobody can draw again."""
+        sound = MECHANISMS[self.privacy.mechanism].epsilon_is == "record"
+        return self.recipe.collects_digests and sound and self.privacy.random == "system"
+
+    def say_promise(self) -> str:
+        """Say in plain words what a record is promised, and what is not covered."""
+        privacy, recipe = self.privacy, self.recipe
+        if self.promises_privacy:
+            epsilon = privacy.epsilon + (privacy.label_epsilon or 0)
+            public = (
+                "its class is public" if privacy.adjacency == "same-label" else "its class is covered too"
+            )
+            promised = f"epsilon {epsilon:g} and delta {privacy.delta:g} for the digest, and {public}"
+        elif not recipe.collects_digests:
+            promised = "nothing: there is no digest"
+        elif MECHANISMS[privacy.mechanism].epsilon_is == "record":
+            promised = "nothing: the noise comes from a seed, and who knows it can remove the noise"
+        else:
+            promised = f"nothing: {privacy.mechanism} bounds no record's epsilon"
+        sent = "updates of the model, losses and validation accuracies"
+        sent = sent if recipe.silos_train else "validation accuracies"
+        return (
+            f"A record is promised {promised}. Not covered: {sent}. A record is one image, not one patient."
+        )
+
+    def check_told(self, *, no_privacy: bool) -> None:
+        """Refuse to go on with real data as long as nobody has chosen what a record is promised."""
+        if no_privacy or self.promises_privacy:
+            return
+        seeded = self.privacy.random != "system" and self.recipe.collects_digests
+        raise SettingError(
+            f"{'privacy.random' if seeded else 'privacy.mechanism'}: for real data, choose. {self.say_promise()} "
+            'Set privacy.mechanism = "discrete-gaussian" with epsilon, delta and clip_bound (`feddig advise` finds '
+            'them; random = "system" or left out), or say --no-privacy'
+        )
 
     def located(self, data_dir: Path | None = None) -> "Experiment":
         """Make paths absolute: a relative data.path is taken from `data_dir`, others from the working folder.

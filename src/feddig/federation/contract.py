@@ -90,10 +90,11 @@ def read_positive(table: Mapping[str, Any], where: str, key: str, what: str) -> 
     return float(value)
 
 
-def read_flag(value: object) -> bool:
-    """Read whether a silo may replace its digest."""
+def read_flag(table: Mapping[str, Any], key: str) -> bool:
+    """Read true or false from [federation]; left out, it is false."""
+    value = table.get(key, False)
     if not isinstance(value, bool):
-        raise SettingError(f"federation.new_release: {value!r} is not true or false")
+        raise SettingError(f"federation.{key}: {value!r} is not true or false")
     return value
 
 
@@ -104,6 +105,7 @@ FEDERATION = (
     "image_shape",
     "classes",
     "encoder_hash",
+    "no_privacy",
     "new_release",
     "update_limit",
     "digest_limit",
@@ -144,6 +146,8 @@ class Contract:
     """Seconds after which a silo that has not sent its update counts as absent."""
     digest_deadline: float
     """Seconds after which a silo that has not sent its digest counts as absent."""
+    no_privacy: bool = False
+    """Whether all agree that digests promise a record nothing; only in the file if they do."""
     new_release: bool = False
     """Whether a silo may replace its digest by another; each one reveals more."""
     address: str = ADDRESS
@@ -177,6 +181,7 @@ class Contract:
             "image_shape": self.image_shape,
             "classes": self.classes,
             "encoder_hash": self.encoder_hash,
+            "no_privacy": self.no_privacy or None,
             "new_release": self.new_release,
             "update_limit": self.update_limit,
             "digest_limit": self.digest_limit,
@@ -188,7 +193,11 @@ class Contract:
         ]
         tables += [("[[silo]]", vars(member)) for member in self.members]
         spelled = ["\n".join([title, *spell_table(table)]) for title, table in tables]
-        return "\n\n".join([write_experiment(_without_folders(self.experiment)).strip(), *spelled]) + "\n"
+        promise = f"# {self.experiment.say_promise()}"
+        return (
+            "\n\n".join([promise, write_experiment(_without_folders(self.experiment)).strip(), *spelled])
+            + "\n"
+        )
 
     @property
     def hash(self) -> str:
@@ -277,7 +286,8 @@ def _contract(table: dict[str, Any], folder: Path) -> Contract:
         else None,
         training_deadline=read_positive(deadlines, "deadlines", "training", "number of seconds"),
         digest_deadline=read_positive(deadlines, "deadlines", "digest", "number of seconds"),
-        new_release=read_flag(federation.get("new_release", False)),
+        no_privacy=read_flag(federation, "no_privacy"),
+        new_release=read_flag(federation, "new_release"),
         address=check_address("federation.address", read_text(federation, "federation", "address")),
         update_limit=read_positive(federation, "federation", "update_limit", "multiple of the model's length")
         if "update_limit" in federation

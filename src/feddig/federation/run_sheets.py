@@ -10,9 +10,10 @@ _AGREED = """
 
     {hash}
 
-(`sha256sum federation.toml`). {rounds} rounds of {algorithm}; {samples} samples in a digest, noise {mechanism}
-with epsilon {epsilon:g}. A silo that has not answered after {training:g} s of training, or {digest:g} s for its
-digest, counts as absent; so does one whose update is longer than {update:g} times the model.
+(`sha256sum federation.toml`). {promise}
+
+{rounds} rounds of {algorithm}{mixed}. A silo that has not answered after {training:g} s of training, or {digest:g} s
+for its digest, counts as absent; so does one whose update is longer than {update:g} times the model.
 """
 
 _MODERATOR = """# Run sheet of the moderator of {name}
@@ -102,9 +103,10 @@ def _agreed(contract: Contract) -> str:
         hash=contract.hash,
         rounds=experiment.training.rounds,
         algorithm=experiment.algorithm.name,
-        samples=experiment.digest.samples_per_digest,
-        mechanism=experiment.privacy.mechanism,
-        epsilon=experiment.privacy.epsilon,
+        mixed=f"; {experiment.digest.samples_per_digest} samples in a digest"
+        if experiment.recipe.collects_digests
+        else "",
+        promise=experiment.say_promise(),
         training=contract.training_deadline,
         digest=contract.digest_deadline,
         update=contract.longest_update,

@@ -114,6 +114,8 @@ class Plan:
     port: int = 9092
     training_deadline: float = 600.0
     digest_deadline: float = 600.0
+    no_privacy: bool = False
+    """Whether all agree that the digests promise a record nothing."""
     new_release: bool = False
     update_limit: float = UPDATE_LIMIT
     digest_limit: float | None = None
@@ -166,6 +168,7 @@ def _check(plan: Plan, rehearsal: Rehearsal | None) -> None:
             "privacy.random: everybody who knows the seed can remove seeded noise, and the seed is in the contract; "
             "leave it out, or set it to system"
         )
+    plan.experiment.check_told(no_privacy=plan.no_privacy)
 
 
 def _write(whole: FederationFolder, plan: Plan, rehearsal: Rehearsal | None) -> Contract:
@@ -183,6 +186,7 @@ def _write(whole: FederationFolder, plan: Plan, rehearsal: Rehearsal | None) -> 
         encoder_hash=_encoder_hash(plan),
         training_deadline=plan.training_deadline,
         digest_deadline=plan.digest_deadline,
+        no_privacy=plan.no_privacy,
         new_release=plan.new_release,
         address=plan.address,
         update_limit=plan.update_limit,
@@ -262,6 +266,7 @@ def _write_silo(
         name=folder.name,
         data=OWN_DATA if rehearsal is None else REHEARSED,
         validation=VALIDATION if rehearsal is None else None,
+        rehearsal=rehearsal is not None,
     )
     _write_contract(folder.path, contract)
     write_atomically(folder.run_sheet, silo_sheet(contract, number, folder, __version__))

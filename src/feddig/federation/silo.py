@@ -3,23 +3,27 @@
 Each message may be handled by a new process, so the digest and the ledger of releases lie on the silo's own disk.
 """
 
+import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from flwr.app import RecordDict
 
 from feddig.core.messages import Reply, Request
 from feddig.core.samples import RawSamples, accuracy
+from feddig.digest.digest import Digest
 from feddig.digest.digest_file import read_digest, write_digest
-from feddig.errors import BudgetError, FileFormatError, SettingError
+from feddig.errors import FedDigError, FileFormatError, SettingError
 from feddig.experiment.setup import choose_device, with_precision
 from feddig.federation.contract import Contract, read_contract
 from feddig.federation.folders import SiloFolder
-from feddig.federation.silo_data import load_silo_data, read_silo_file
+from feddig.federation.silo_data import SiloFile, load_silo_data, read_silo_file
 from feddig.federation.wire import Score, pack_digest_file
 from feddig.privacy.ledger import Ledger
+from feddig.privacy.mechanisms import public_facts
 from feddig.runs.build import Site, build_site_of
-from feddig.runs.release import note_release
+from feddig.runs.release import ledger_of, note_release
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,7 @@ class DeployedSilo:
     """A silo in its process: what it needs to answer the moderator."""
 
     folder: SiloFolder
+    file: SiloFile
     contract: Contract
     site: Site
     validation: RawSamples
@@ -37,44 +42,74 @@ class DeployedSilo:
         return self.site.silo.index
 
     def give_digest(self) -> RecordDict:
-        """Pack the kept digest, or make it if there is none; the ledger notes the release."""
+        """Pack the kept digest, or make it if there is none. Only one that the ledger has noted may leave."""
         file = self.folder.digest
-        made = not file.exists()
-        if made:
-            self._make_digest()
-        digest = read_digest(file)
+        if not file.exists():
+            self.make_digest()
+            return pack_digest_file(file)
+        digest = self._checked(read_digest(file), file)
+        self._check_size(file)
+        Ledger(self.ledger).resend(digest.hash, self.recipient)
+        return pack_digest_file(file)
+
+    def make_digest(self) -> None:
+        """Make the digest, charge it to the data's ledger and keep it; a second one only if the contract allows it."""
+        made, entries = self.folder.released / "made.safetensors", Ledger(self.ledger).entries()
+        if made.exists() and read_digest(made).hash in {entry.digest for entry in entries}:
+            made.replace(self.folder.digest)  # the last time ended between the charge and this
+            return
+        digest = self._checked(self.site.make_digest(), self.folder.digest)
+        seen = {entry.digest for entry in entries if entry.recipient == self.recipient}
+        if seen and digest.hash not in seen and not self.contract.new_release:
+            raise FileFormatError(
+                f"{self.folder.digest}: is gone, and the ledger says that it was released; put it back, "
+                "or agree on a contract with federation.new_release = true"
+            )
+        # written before it is charged: if it were lost, the next one would be a second release
+        write_digest(made, digest)
+        try:
+            self._check_size(made)
+            data = None if self.file.rehearsal else self.file.data
+            note_release(self.ledger, digest, self.site.party.experiment, self.recipient, data)
+        except FedDigError:
+            made.unlink()
+            raise
+        made.replace(self.folder.digest)
+
+    @property
+    def recipient(self) -> str:
+        """Who gets the digest, as the ledger names it."""
+        return f"the moderator of {self.contract.name}"
+
+    @cached_property
+    def ledger(self) -> Path:
+        """The ledger of this silo's data; a rehearsal has its own."""
+        return self.folder.ledger if self.file.rehearsal else ledger_of(self.file.data, self.file.ledger)
+
+    def _checked(self, digest: Digest, file: Path) -> Digest:
+        """Check that a digest is this silo's, and made as the contract says."""
         if digest.silo != self.number:
             raise FileFormatError(f"{file}: is of silo {digest.silo}, not {self.number}; put its own back")
+        experiment, classes = self.site.party.experiment, len(self.contract.classes)
+        elements = math.prod(digest.features.shape[1:])
+        agreed = public_facts(
+            experiment.privacy, experiment.digest, elements, classes, self.contract.encoder_hash or ""
+        )
+        for name, value in agreed.items():
+            if digest.facts.get(name) != value:
+                raise FileFormatError(
+                    f"{file}: was made with {name} {digest.facts.get(name)}, and the contract says {value}; remove the "
+                    "file if it has not left"
+                )
+        return digest
+
+    def _check_size(self, file: Path) -> None:
         size, largest = file.stat().st_size, self.contract.largest_digest
         if size > largest:
             raise SettingError(
                 f"{file}: has {size:,} bytes, and the moderator takes no more than {largest:,}; agree on a contract "
                 "with a larger federation.digest_limit, or with more digest.samples_per_digest"
             )
-        try:
-            note_release(
-                self.folder.ledger,
-                digest,
-                self.site.party.experiment,
-                f"the moderator of {self.contract.name}",
-            )
-        except BudgetError:
-            if made:
-                file.unlink()
-            raise
-        return pack_digest_file(file)
-
-    def _make_digest(self) -> None:
-        """Make the digest and keep it; a second one, which reveals more, only if the contract allows it."""
-        digest = self.site.make_digest()
-        released = {entry.digest for entry in Ledger(self.folder.ledger).entries()}
-        if released and digest.hash not in released and not self.contract.new_release:
-            raise FileFormatError(
-                f"{self.folder.digest}: is gone, and the ledger says that it was released; put it back, "
-                "or agree on a contract with federation.new_release = true"
-            )
-        # written before it is sent: if it were lost, the next one would be a second release
-        write_digest(self.folder.digest, digest)
 
     def train(self, request: Request) -> Reply:
         """Train the moderator's model on this silo's data."""
@@ -99,6 +134,8 @@ def open_silo(path: Path, *, device: str = "auto") -> DeployedSilo:
             f"{folder.silo_file}: silo {file.silo} is not {file.name!r} in the contract; "
             f"{contract.name} has {', '.join(member.name for member in contract.members)}, in this order"
         )
+    if not file.rehearsal:
+        _check_told(folder, contract)
     experiment = with_precision(contract.experiment.resolved(), choose_device(device))
     train, validation = load_silo_data(file, contract)
     site = build_site_of(experiment, file.silo, train, len(contract.classes), device=device)
@@ -107,4 +144,17 @@ def open_silo(path: Path, *, device: str = "auto") -> DeployedSilo:
             f"{folder.contract}: digest.encoder is another here than the one that was agreed on "
             f"({str(contract.encoder_hash)[:12]}); install the release of FedDig that the others use"
         )
-    return DeployedSilo(folder, contract, site, RawSamples.all_of(site.party.source(validation)))
+    return DeployedSilo(folder, file, contract, site, RawSamples.all_of(site.party.source(validation)))
+
+
+def _check_told(folder: SiloFolder, contract: Contract) -> None:
+    """Refuse a contract that gives real data away without saying so."""
+    try:
+        contract.experiment.check_told(no_privacy=contract.no_privacy)
+    except SettingError as error:
+        raise SettingError(f"{folder.contract}: {error}") from None
+    if contract.experiment.recipe.collects_digests and contract.experiment.privacy.random != "system":
+        raise SettingError(
+            f"{folder.contract}: privacy.random: the contract's seed would let everybody remove the noise from your "
+            "digest; agree on a contract without it"
+        )

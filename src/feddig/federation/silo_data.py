@@ -9,6 +9,8 @@
     [data]
     path = "images"       # a folder of images per class, an .npz file, or a folder of IDX files; relative to the file
     validation = 0.1      # the share of the training images used for validation; left out: the data's own test images
+    ledger = "my.jsonl"   # the ledger of this data, for all federations; left out: in the user's own folder
+    rehearsal = true      # these images are not real: noise may come from a seed; left out: false
 """
 
 import tomllib
@@ -37,6 +39,10 @@ class SiloFile:
     """Where the images lie, absolute."""
     validation: float | None
     """The share of the training images used for validation; None: the data's own test images."""
+    ledger: Path | None = None
+    """The ledger of this data, absolute; None: the one in the user's own folder."""
+    rehearsal: bool = False
+    """Whether the images are those of a rehearsal, with which nothing needs to be protected."""
 
 
 def read_silo_file(path: Path) -> SiloFile:
@@ -53,18 +59,22 @@ def read_silo_file(path: Path) -> SiloFile:
     data = table.pop("data", {})
     try:
         _only(table, "", ("silo", "name"))
-        _only(data, "data.", ("path", "validation"))
+        _only(data, "data.", ("path", "validation", "ledger", "rehearsal"))
         return SiloFile(
             silo=_number(table.get("silo")),
             name=_text("name", table.get("name")),
-            data=(path.parent / Path(_text("data.path", data.get("path"))).expanduser()).absolute(),
+            data=_place(path, _text("data.path", data.get("path"))),
+            ledger=_place(path, _text("data.ledger", data["ledger"])) if "ledger" in data else None,
             validation=_share(data.get("validation")),
+            rehearsal=_flag(data.get("rehearsal", False)),
         )
     except SettingError as error:
         raise SettingError(f"{path}: {error}") from None
 
 
-def write_silo_file(path: Path, *, silo: int, name: str, data: str, validation: float | None) -> None:
+def write_silo_file(
+    path: Path, *, silo: int, name: str, data: str, validation: float | None, rehearsal: bool = False
+) -> None:
     """Write silo.toml with a path of data as it stands."""
     lines = [
         *spell_table({"format_version": FORMAT_VERSION, "silo": silo, "name": name}),
@@ -74,6 +84,11 @@ def write_silo_file(path: Path, *, silo: int, name: str, data: str, validation: 
         *spell_table({"path": data}),
         "# the share of the training images used for validation; left out: the data's own test images",
         *spell_table({"validation": validation}),
+        *(
+            ["# these images are not real; with your own, remove this line", "rehearsal = true"]
+            if rehearsal
+            else []
+        ),
     ]
     write_atomically(path, "\n".join(lines) + "\n")
 
@@ -164,6 +179,10 @@ def _only(table: Any, where: str, known: tuple[str, ...]) -> None:
             raise SettingError(f"{where}{key}: unknown key; {nearest(key, known)}")
 
 
+def _place(file: Path, text: str) -> Path:
+    return (file.parent / Path(text).expanduser()).absolute()
+
+
 def _text(field: str, value: object) -> str:
     if not isinstance(value, str) or not value:
         raise SettingError(f"{field}: {value!r} is not a text; fill it in")
@@ -173,6 +192,12 @@ def _text(field: str, value: object) -> str:
 def _number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise SettingError(f"silo: {value!r} is not the number of a silo, from 0 on")
+    return value
+
+
+def _flag(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise SettingError(f"data.rehearsal: {value!r} is not true or false")
     return value
 
 

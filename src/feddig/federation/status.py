@@ -144,6 +144,7 @@ class StatusFile:
             "state": self._state,
             "round": len(self._rows),
             "rounds": self._contract.experiment.training.rounds,
+            "promise": self._contract.experiment.say_promise(),
             "accuracy": last.get("accuracy"),
             "accuracy_of": last.get("accuracy_of"),
             "updated": datetime.now(UTC).isoformat(timespec="seconds"),

@@ -1,9 +1,9 @@
 """A silo's ledger: what was released, when, to whom, at what cost to a record; a release over budget is refused.
 
-A ledger belongs to one set of records, which all its releases are about. It is a file of JSON lines, one per release,
-to which lines are only appended. Each line holds the hash of the line before, so a changed, added, moved or removed
-line is noticed. A second file, `FILE.head`, holds the number of entries and the last one's hash, so that lines missing
-at the end are noticed too.
+A ledger belongs to one body of data, which all its releases are about, whatever federation they go to. It is a file of
+JSON lines, one per release, to which lines are only appended. Each line holds the hash of the line before, so a
+changed, added, moved or removed line is noticed. A second file, `FILE.head`, holds the number of entries and the last
+one's hash, so that lines missing at the end are noticed too.
 
 A release is announced in the head, appended, then confirmed in the head, each flushed to the disk; only then may the
 digest leave. If the process is killed at any time, the ledger has every digest that left, and at most one that did not.
@@ -14,8 +14,10 @@ together. To notice that, keep the last hash elsewhere.
 """
 
 import logging
+import math
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
@@ -58,17 +60,22 @@ class Ledger:
         """Return what all releases so far cost a record together."""
         return charge(_charged(self.entries()), budget)
 
-    def release(self, digest_hash: str, promise: Promise, recipient: str, budget: Budget = NO_LIMIT) -> Entry:
+    def release(
+        self, digest_hash: str, promise: Promise, recipient: str, budget: Budget = NO_LIMIT, data: str = ""
+    ) -> Entry:
         """Note a release before it happens, or refuse it if it would cost a record more than the budget.
 
-        A digest that was released before costs nothing again. When this returns, the digest may leave.
+        A digest that was released before costs nothing again. Noise from a seed can be removed, so it is charged as no
+        noise. `data` is the fingerprint of the data. When this returns, the digest may leave.
         """
+        if promise.random == "seeded":
+            promise = replace(promise, epsilon=math.inf, rho=None)
 
         def charged(entries: Sequence[Entry]) -> Entry:
             if _earlier(entries, digest_hash) is not None:
                 return self._again(entries, digest_hash, recipient)
             cost = check_budget(str(self.path), _charged(entries), promise, budget)
-            return _entry(entries, RELEASE, digest_hash, promise, recipient, cost.epsilon, cost.delta)
+            return _entry(entries, RELEASE, digest_hash, promise, recipient, cost.epsilon, cost.delta, data)
 
         return self._note(recipient, charged)
 
@@ -95,6 +102,7 @@ class Ledger:
             recipient,
             last.composed_epsilon,
             last.composed_delta,
+            earlier.data,
         )
 
     def _note(self, recipient: str, next_entry: Callable[[Sequence[Entry]], Entry]) -> Entry:
@@ -218,6 +226,7 @@ def _entry(
     recipient: str,
     epsilon: float,
     delta: float,
+    data: str,
 ) -> Entry:
     """Return the next entry; epsilon and delta are the cost of all releases with it."""
     return Entry(
@@ -230,6 +239,7 @@ def _entry(
         composed_epsilon=epsilon,
         composed_delta=delta,
         previous=_last(entries),
+        data=data,
     )
 
 

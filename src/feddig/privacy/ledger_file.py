@@ -41,6 +41,8 @@ class Entry:
     composed_delta: float
     previous: str
     """The hash of the entry before."""
+    data: str = ""
+    """Fingerprint of the data that the digest was made of; empty where it was not known."""
 
     @cached_property
     def hash(self) -> str:
@@ -78,6 +80,7 @@ class Entry:
             "unit": promise.unit,
             # older entries do not have it
             **({"random": promise.random} if promise.random else {}),
+            **({"data": self.data} if self.data else {}),
             "composed_epsilon": _spelt(self.composed_epsilon),
             "composed_delta": _spelt(self.composed_delta),
             "previous": self.previous,
@@ -113,6 +116,7 @@ def read_entry(line: bytes) -> Entry:
             composed_epsilon=_number(found["composed_epsilon"]),
             composed_delta=_number(found["composed_delta"]),
             previous=str(found["previous"]),
+            data=str(found.get("data", "")),
         )
     except KeyError as error:
         raise ValueError(f"it has no {error.args[0]}") from None
@@ -150,10 +154,11 @@ def _table(text: bytes) -> dict[str, Any]:
 
 def _promise(found: dict[str, Any]) -> Promise:
     sensitivity, scale = _number(found["sensitivity"]), _number(found["noise_scale"])
+    epsilon = _number(found["record_epsilon"])
     return Promise(
         mechanism=str(found["mechanism"]),
         adjacency=str(found["adjacency"]),
-        epsilon=_number(found["record_epsilon"]),
+        epsilon=epsilon,
         delta=_number(found["record_delta"]),
         epsilon_if_bound_public=_number(found["record_epsilon_if_bound_public"]),
         sensitivity=sensitivity,
@@ -162,7 +167,7 @@ def _promise(found: dict[str, Any]) -> Promise:
         unit=str(found["unit"]),
         assumptions=(),
         label_epsilon=_number(found["label_epsilon"]),
-        rho=mechanism_of(found).rho(sensitivity, scale) if scale else None,
+        rho=mechanism_of(found).rho(sensitivity, scale) if scale and math.isfinite(epsilon) else None,
         random=str(found.get("random", "")),
     )
 

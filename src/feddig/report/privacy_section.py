@@ -21,7 +21,7 @@ def privacy_section(run: Run) -> str:
     facts = _digest_facts(run)
     if not facts:
         why = "No digests were sent" if run.finished else "There are no facts about digests yet"
-        return f"<p>{why}. {escape(UPDATES)}</p>{_audits(run)}"
+        return f"<p>{why}. {escape(_promise(run))}</p>{_audits(run)}"
     samples = facts.get("samples_per_digest")
     delta = f"{_number(facts.get('delta')):g}" if "delta" in facts else ""
     rows = [
@@ -45,7 +45,11 @@ def privacy_section(run: Run) -> str:
         f"Noise is {facts.get('mechanism', 'unknown')}, from {source}; {samples} samples are mixed {mixing} into each "
         "digest"
     )
-    return f"<p>{escape(made)}. {escape(UPDATES)}</p><dl class=facts>{shown}</dl>{_audits(run)}"
+    return f"<p>{escape(_promise(run))} {escape(made)}.</p><dl class=facts>{shown}</dl>{_audits(run)}"
+
+
+def _promise(run: Run) -> str:
+    return str(run.summary.get("promise") or UPDATES)
 
 
 def _digest_facts(run: Run) -> Mapping[str, Any]:

@@ -65,6 +65,7 @@ def describe_run(
             str(silo): {**digest.facts, "hash": digest.hash} for silo, digest in sorted(digests.items())
         },
         "privacy": _privacy(moderator),
+        "promise": experiment.say_promise(),
         "precision": experiment.training.precision,
         "seconds_per_round": math.fsum(row["seconds"] for row in rows) / len(rows),
         "device": describe_device(network.device),

@@ -9,9 +9,10 @@ import torch
 from feddig.core.samples import ImageSource, RawSamples, padded_shape
 from feddig.digest.digest import Digest, make_digest
 from feddig.digest.digest_file import read_digest
-from feddig.errors import SettingError
+from feddig.errors import FileFormatError, SettingError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import lay_out, load_data
+from feddig.files import content_hash, path_fingerprint, state_folder, write_atomically
 from feddig.models.encoder import encoder_hash, load_encoder
 from feddig.privacy.accounting import Budget
 from feddig.privacy.ledger import Ledger
@@ -48,11 +49,52 @@ def digest_of_silo(experiment: Experiment, silo: int, *, all_data: bool = False,
     )
 
 
-def note_release(ledger: Path, digest: Digest, experiment: Experiment, recipient: str) -> Entry:
-    """Note in a silo's ledger that this digest is about to leave, or refuse it if it is over the budget."""
+def note_release(
+    ledger: Path | None, digest: Digest, experiment: Experiment, recipient: str, data: Path | None = None
+) -> Entry:
+    """Note in a ledger that this digest is about to leave, or refuse it if it is over the budget.
+
+    `data` is where the silo's data lies. It has one ledger: that which charged it before, wherever a digest goes.
+    """
     privacy = experiment.privacy
     budget = Budget(privacy.budget_epsilon, privacy.budget_delta)
-    return Ledger(ledger).release(digest.hash, digest.promise, recipient, budget)
+    if data is None:
+        assert ledger is not None
+        return Ledger(ledger).release(digest.hash, digest.promise, recipient, budget)
+    fingerprint = path_fingerprint(data)
+    place = ledger_of(data, ledger, fingerprint)
+    entry = Ledger(place).release(digest.hash, digest.promise, recipient, budget, fingerprint)
+    for pointer in _pointers(data, fingerprint):
+        write_atomically(pointer, f"{place}\n")
+    return entry
+
+
+def ledger_of(data: Path, chosen: Path | None, fingerprint: str = "") -> Path:
+    """Return the ledger of a silo's data: the chosen one, or one in the user's own folder.
+
+    Data that was charged before, found by its place or by its content, keeps its ledger.
+    """
+    fingerprint = fingerprint or path_fingerprint(data)
+    known = {
+        Path(pointer.read_text().strip()) for pointer in _pointers(data, fingerprint) if pointer.exists()
+    }
+    for found in sorted(known):
+        if not found.exists():
+            raise FileFormatError(
+                f"{found}: this data's ledger is gone, so what was spent is not known; put it back"
+            )
+        if chosen is not None and found.absolute() != chosen.absolute():
+            raise SettingError(
+                f"{chosen}: {data} is charged in another ledger; give {found}, so that costs add up"
+            )
+        return found
+    return (chosen or state_folder() / "ledgers" / f"{fingerprint[:16]}.jsonl").absolute()
+
+
+def _pointers(data: Path, fingerprint: str) -> list[Path]:
+    """Return the files that say where the ledger of this data is: one by its content, one by its place."""
+    folder, place = state_folder() / "ledgers", content_hash(str(data.resolve()).encode())
+    return [folder / fingerprint, folder / place]
 
 
 def describe_digest(path: Path) -> dict[str, Any]:
@@ -81,7 +123,7 @@ def describe_digest(path: Path) -> dict[str, Any]:
         },
         **{key: facts[key] for key in digest.mechanism.fact_types},
         "random": source.get(str(facts["random"]), facts["random"]),
-        "promise": digest.promise.sentence,
+        "promise": ("not private: " if facts["random"] == "seeded" else "") + digest.promise.sentence,
         "encoder": facts["encoder"],
         "hash": digest.hash,
     }
