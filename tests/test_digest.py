@@ -611,7 +611,7 @@ def test_a_digest_file_is_described_in_words(path: Path) -> None:
         "epsilon": 0.005,
         "scale_size": 20_000,
         "random": "a seed, for simulation only: anyone who knows it can remove the noise",
-        "promise": "no noise: record epsilon is infinite",
+        "promise": "not private: no noise: record epsilon is infinite",
         "encoder": "an encoder's hash",
         "hash": digest.hash,
     }

@@ -39,6 +39,7 @@ EVERY_KEY: dict[str, Any] = {
     "data.path": "some/where.npz",
     "data.limit": 100,
     "data.image_size": 64,
+    "data.channels": 3,
     "data.silos": 6,
     "data.partition": "shards",
     "data.skew": 0.5,

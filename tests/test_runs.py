@@ -357,7 +357,7 @@ def test_the_summary_has_the_keys_of_the_contract_and_no_others_than_these(feddi
         "versions",
     }
     besides = {
-        "format_version", "rounds", "data", "silo_test_accuracy", "digests", "privacy", "partition_redraws",
+        "format_version", "rounds", "data", "silo_test_accuracy", "digests", "privacy", "promise", "partition_redraws",
         "precision",
     }  # fmt: skip
     assert set(summary) == contract | besides
@@ -431,9 +431,9 @@ def test_the_saved_experiment_leaves_nothing_open(
     table = tomllib.loads((tmp_path / "run" / "experiment.toml").read_text(encoding="utf-8"))
     said = {key for key in keys() if _has(table, key)}
     others = {key for key in keys() if key.count(".") == 2 and not key.startswith(f"algorithm.{algorithm}.")}
-    # no path to data that was given in Python, no file of a scenario that has a name, nothing of a sound mechanism
+    # no path to data that was given in Python, no channels of image files, no file of a scenario that has a name, nothing of a sound mechanism
     sound = {f"privacy.{key}" for key in ("clip_bound", "label_epsilon", "budget_epsilon", "budget_delta")}
-    assert set(keys()) - said - others == {"data.path", "absence.file", *sound}
+    assert set(keys()) - said - others == {"data.path", "data.channels", "absence.file", *sound}
     assert table["absence"]["order"] == "index"
     assert table["moderator"]["joint_lr"] == table["moderator"]["guidance_lr"] == 0.05
     assert (table["data"]["seed"], table["absence"]["seed"], table["digest"]["seed"]) == (0, 0, 0)

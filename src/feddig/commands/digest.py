@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from feddig.commands import options
+from feddig.commands.federation import need_flower
 from feddig.commands.ledger import LedgerFile, Recipient, check_ledger_options
 from feddig.errors import FedDigError
 
@@ -38,8 +39,16 @@ def digest_make(
     as_json: options.Json = False,
     log_level: options.Level = options.LogLevel.warning,
 ) -> None:
-    """Make the digest that a silo sends once, with noise from the system's entropy (unless set to seeded)."""
+    """Make the digest that a silo sends once, with noise from the system's entropy (unless set to seeded).
+
+    Given a silo's folder of a federation instead of a file, make that silo's digest as its contract says.
+    """
     options.show_log(log_level)
+    if file is not None and file.is_dir():
+        made = _make_by_contract(file, overrides)
+        if not quiet or as_json:
+            _print_digest(made, as_json=as_json)
+        return
     from feddig.data.load import OWN
     from feddig.digest.digest_file import write_digest
     from feddig.runs.release import digest_of_silo, note_release
@@ -72,6 +81,20 @@ def digest_make(
     write_digest(out, digest)
     if not quiet or as_json:
         _print_digest(out, as_json=as_json)
+
+
+def _make_by_contract(folder: Path, overrides: list[str] | None) -> Path:
+    """Make the digest of a federation's silo; it leaves when the silo is started."""
+    need_flower()
+    from feddig.federation.silo import open_silo
+
+    if overrides:
+        raise FedDigError(f"--set: {folder} is a silo's folder, and the contract says how its digest is made")
+    silo = open_silo(folder)
+    if silo.folder.digest.exists():
+        raise FedDigError(f"{silo.folder.digest}: exists already; it is what `feddig federation silo` sends")
+    silo.make_digest()
+    return silo.folder.digest
 
 
 @digest_app.command("show")
