@@ -55,5 +55,5 @@ def _hash(request: Request) -> str:
         tensors["class_counts"] = request.class_counts
     facts = f"{request.silo} {request.round} {request.wants_class_counts}"
     return content_hash(
-        facts.encode(), hash_tensors({name: one.numpy() for name, one in tensors.items()}).encode()
+        facts.encode(), hash_tensors({name: one.cpu().numpy() for name, one in tensors.items()}).encode()
     )
