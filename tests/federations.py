@@ -168,20 +168,20 @@ class LocalGrid:
 
 
 def answer_well(message: Any, silo: DeployedSilo) -> Any:
-    """Answer as the ClientApp does."""
+    """Answer as the ClientApp does; a refusal is an error to the moderator."""
     content, kind = message.content, message.metadata.message_type
     assert read_about(content, "contract") == silo.contract.hash
     if kind == "query.silo":
         return pack_silo(silo.number)
-    if kind == "query.digest":
-        try:
+    try:
+        if kind == "query.digest":
             return silo.give_digest()
-        except FedDigError as error:
-            return Error(2, str(error))
-    if kind == "train":
-        return pack_reply(silo.train(read_request(content, len(silo.site.worker.network.vector))))
-    request = read_request(content, len(silo.site.network.vector))
-    return pack_score(silo.evaluate(request), silo.number, request.round)
+        if kind == "train":
+            return pack_reply(silo.train(read_request(content, len(silo.site.worker.network.vector))))
+        request = read_request(content, len(silo.site.network.vector))
+        return pack_score(silo.evaluate(request), silo.number, request.round)
+    except FedDigError as error:
+        return Error(2, str(error))
 
 
 def node_of(folder: FederationFolder, silo: int, number: int) -> Node:

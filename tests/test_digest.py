@@ -4,6 +4,8 @@ import json
 import math
 import os
 import pickle
+import sys
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,13 +19,13 @@ from safetensors.numpy import save
 from safetensors.torch import save as save_torch
 from torch import Tensor
 
-from feddig import Digest, demo_experiment, make_digest, read_digest, write_digest
+from feddig import Digest, Experiment, demo_experiment, make_digest, read_digest, write_digest
 from feddig.digest.digest import check_digest, mix_groups
 from feddig.digest.digest_file import LARGEST_HEADER
 from feddig.errors import DataError, FileFormatError, SettingError
 from feddig.files import write_tensors
 from feddig.privacy.mechanisms.paper_laplace import laplace_noise
-from feddig.runs.build import build_simulation
+from feddig.runs.build import build_simulation, build_site
 from feddig.runs.release import describe_digest, digest_of_silo
 from feddig.seeds import seeded_uniforms
 from feddig.settings import DigestSettings, PrivacySettings
@@ -564,6 +566,64 @@ def test_a_silo_makes_the_digest_that_it_would_send_in_a_run() -> None:
         assert alone.silo == silo.index
         assert len(alone) == len(silo.samples) // 3
         assert alone.hash == simulation.make_digest(silo).hash
+
+
+OWN_ENCODERS = """
+import torch
+from torch import nn
+
+def signed(channels):
+    torch.manual_seed(0)
+    return nn.Conv2d(channels, 2, 4, stride=4)
+
+def mixing(channels):
+    torch.manual_seed(0)
+    return nn.Sequential(signed(channels), nn.BatchNorm2d(2, track_running_stats=False), nn.ReLU())
+"""
+NOISES = {
+    "paper-laplace": (),
+    "discrete-laplace": ("privacy.epsilon=8", "privacy.clip_bound=2"),
+    "discrete-gaussian": ("privacy.epsilon=8", "privacy.clip_bound=2", "privacy.delta=1e-5"),
+}
+
+
+@pytest.fixture
+def own_encoders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Give the name of a module with encoders."""
+    (tmp_path / "encoders_for_test.py").write_text(OWN_ENCODERS)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "encoders_for_test"
+    sys.modules.pop("encoders_for_test", None)
+
+
+WAYS: dict[str, Callable[[Experiment], Digest]] = {
+    "digest make": lambda experiment: digest_of_silo(experiment, 0),
+    "a silo": lambda experiment: build_site(experiment, 0, device="cpu").make_digest(),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("noise", NOISES)
+def test_codes_below_zero_are_refused_where_the_noise_relies_on_their_sign(
+    own_encoders: str, noise: str, way: str
+) -> None:
+    keys = (f"digest.encoder={own_encoders}:signed", f"privacy.mechanism={noise}", *NOISES[noise])
+    with pytest.raises(
+        SettingError, match=rf"digest.encoder: gives a code of -.* silo 0, but {noise} relies on"
+    ):
+        WAYS[way](demo_experiment((*SMALL, *keys)))
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_encoder_that_mixes_the_images_of_a_batch_makes_no_digest(own_encoders: str, way: str) -> None:
+    keys = (f"digest.encoder={own_encoders}:mixing", "privacy.mechanism=none")
+    with pytest.raises(SettingError, match=r"digest.encoder: .* another code when it is encoded alone"):
+        WAYS[way](demo_experiment((*SMALL, *keys)))
+
+
+def test_without_noise_codes_may_be_below_zero(own_encoders: str) -> None:
+    keys = (f"digest.encoder={own_encoders}:signed", "privacy.mechanism=none")
+    assert float(digest_of_silo(demo_experiment((*SMALL, *keys)), 0).features.min()) < 0
 
 
 def test_all_data_as_the_silos_own() -> None:

@@ -1,6 +1,7 @@
 """The encoder P_R: its size, its shipped files, its training, and what it refuses."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from feddig.models.encoder import (
     SHIPPED,
     ConvEncoder,
     EvenEncoder,
+    check_codes,
     encoder_hash,
     feature_shape,
     load_encoder,
@@ -243,6 +245,83 @@ def test_an_encoder_for_other_images_is_named() -> None:
         SettingError, match=r"^digest\.encoder: .*cannot encode an image of shape \(3, 32, 32\)"
     ):
         feature_shape(load_encoder("default", 1), (3, 32, 32))
+
+
+# --- the code of an image depends on that image alone
+
+
+class OfBatch(nn.Module):
+    """An encoder whose codes are computed from the whole batch by a given function."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.function(images.flatten(1))
+
+
+def conv(last: nn.Module) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 4, 4, stride=4), last, nn.ReLU()).eval()
+
+
+def try_codes(encoder: nn.Module, channels: int = 1) -> None:
+    check_codes(encoder, generate_images(16, channels, torch_stream(5, "test")))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("spec", ["default", "even"])
+def test_the_shipped_encoders_code_each_image_by_itself(
+    spec: str, channels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoder_file, "ROUNDING", 1e-5)
+    try_codes(load_encoder(spec, channels), channels)
+
+
+def test_fixed_batch_norm_codes_each_image_by_itself() -> None:
+    try_codes(conv(nn.BatchNorm2d(4)))
+    try_codes(conv(nn.GroupNorm(2, 4)))
+
+
+@pytest.mark.parametrize(
+    "encoder",
+    [
+        conv(nn.BatchNorm2d(4, track_running_stats=False)),
+        conv(nn.BatchNorm2d(4)).train(),
+        OfBatch(lambda rows: torch.relu(rows - rows.mean(0))),
+        OfBatch(lambda rows: rows / rows.sum()),
+        OfBatch(lambda rows: rows + rows.roll(1, 0)),
+        OfBatch(lambda rows: rows + 0.1 * torch.linspace(0, 1, len(rows))[:, None]),
+        OfBatch(lambda rows: rows / (rows - rows.mean(0)).abs().max()),
+    ],
+    ids=["batch norm", "in training", "mean", "sum", "neighbour", "place", "spread"],
+)
+def test_an_encoder_that_mixes_the_images_of_a_batch_is_refused(encoder: nn.Module) -> None:
+    with pytest.raises(SettingError, match=r"^digest\.encoder: .* another code when it is encoded alone"):
+        try_codes(encoder)
+
+
+def test_an_encoder_that_depends_on_the_order_of_a_batch_is_refused() -> None:
+    falling = OfBatch(lambda rows: rows + (rows[0].mean() > rows[-1].mean()))
+    images = torch.linspace(0, 1, 16)[:, None, None, None].expand(16, 1, 8, 8)
+    with pytest.raises(SettingError, match="another code when it is encoded in another order"):
+        check_codes(falling, images)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "message"),
+    [
+        (
+            nn.Sequential(nn.Conv2d(1, 4, 32), nn.BatchNorm2d(4, track_running_stats=False)),
+            "cannot encode an image alone",
+        ),
+        (OfBatch(lambda rows: rows.squeeze()), "another code when it is encoded alone"),
+    ],
+)
+def test_an_encoder_that_needs_a_batch_is_refused(encoder: nn.Module, message: str) -> None:
+    with pytest.raises(SettingError, match=rf"^digest\.encoder: .*{message}"):
+        try_codes(encoder)
 
 
 # --- the even encoder

@@ -27,6 +27,7 @@ from feddig.models.classifier import build_classifier
 from feddig.models.committee import build_expert
 from feddig.models.flat import FlatNetwork
 from feddig.models.guidance import build_guidance
+from feddig.runs.build import build_simulation
 from feddig.settings import TrainingSettings
 
 pytestmark = [
@@ -311,6 +312,24 @@ def test_an_image_set_too_large_for_the_gpu_is_read_from_the_cpu(monkeypatch: py
         [Trainee(classifier(), 0.1)], read, TrainingSettings(precision="fp32"), Correction()
     )
     assert not isinstance(step, RecordedStep)
+
+
+@pytest.mark.parametrize("algorithm", ["feddig+feddyn", "feddig-plus"])
+def test_a_silo_on_a_gpu_trains_a_model_that_came_over_the_wire(algorithm: str) -> None:
+    experiment = demo_experiment([f"algorithm.name={algorithm}", "data.limit=1200"])
+    simulation = build_simulation(experiment, device="cuda")
+    moderator, silo = simulation.moderator, simulation.silos[0]
+    moderator.hold([simulation.make_digest(silo)])
+    request = moderator.push(0)[0]
+    counts = request.class_counts
+    sent = replace(
+        request,
+        weights=request.weights.cpu(),
+        state={name: one.cpu() for name, one in request.state.items()},
+        class_counts=None if counts is None else counts.cpu(),
+    )
+    here, there = (silo.train(each, simulation.party.workers.first) for each in (request, sent))
+    assert torch.equal(here.update, there.update)
 
 
 # --- FedDig+

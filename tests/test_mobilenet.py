@@ -21,7 +21,14 @@ from feddig.files import read_tensors, write_tensors
 from feddig.models import encoder as encoder_file
 from feddig.models.classifier import Classifier, build_classifier
 from feddig.models.custom import check_networks
-from feddig.models.encoder import ConvEncoder, encoder_hash, feature_shape, load_encoder, save_encoder
+from feddig.models.encoder import (
+    ConvEncoder,
+    check_codes,
+    encoder_hash,
+    feature_shape,
+    load_encoder,
+    save_encoder,
+)
 from feddig.models.guidance import build_guidance
 from feddig.models.mobilenet import Filter, MobileNetV2, new_mobilenet
 from feddig.models.mobilenet_import import import_mobilenet
@@ -256,6 +263,14 @@ def test_folded_weights_are_not_changed(tensorflow_file: Path) -> None:
     first = relu6(network.stem(torch.zeros(1, *COLOUR)))
     expected = relu6(network.top(network.blocks(first))).mean((2, 3), keepdim=True)
     assert torch.equal(network(torch.full((1, *COLOUR), 0.5)), expected)
+
+
+def test_an_imported_network_codes_each_image_by_itself(
+    tensorflow_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoder_file, "ROUNDING", 1e-4)
+    encoder = import_mobilenet(tensorflow_file, enlarge=2)
+    check_codes(encoder, torch.rand(16, *COLOUR, generator=torch.Generator().manual_seed(0)))
 
 
 def test_names_decide_and_not_the_kind_of_file(tmp_path: Path, tensorflow_file: Path) -> None:

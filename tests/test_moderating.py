@@ -689,22 +689,23 @@ class Cut(BaseException):
     """Stands for kill -9: nothing of ours may catch it."""
 
 
-@pytest.mark.parametrize("place", ["train", "joint", "metrics", "checkpoint", "digest"])
+@pytest.mark.parametrize("place", ["train", "evaluate", "joint", "metrics", "checkpoint", "digest"])
 def test_a_moderator_that_is_cut_off_goes_on_as_if_nothing_had_happened(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    folder = make(algorithm={"name": "feddig+feddyn"}, training={"rounds": 4})
-    whole = tmp_path / "whole"
-    moderate(folder, LocalGrid(folder, 3))
-    folder.moderator.run.rename(whole)
+    folder = make(algorithm={"name": "feddig+feddyn"}, training={"rounds": 4}, test_set=place != "evaluate")
+    uncut = FederationFolder(tmp_path / "uncut")
+    shutil.copytree(folder.path, uncut.path)
+    moderate(uncut, LocalGrid(uncut, 3))
+    whole = uncut.moderator.run
     grid = LocalGrid(folder, 3)
 
     def cut(*_: Any, **__: Any) -> Any:
         raise Cut
 
     with monkeypatch.context() as patch:
-        if place == "train":
-            grid.faults.set(1, "train", cut, [2])
+        if place in ("train", "evaluate"):
+            grid.faults.set(1, place, cut, [2])
         elif place == "digest":
             grid.faults.set(2, "query.digest", cut, [0])
         else:

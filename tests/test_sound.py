@@ -372,9 +372,9 @@ def test_a_file_tells_the_contract(tmp_path: Path) -> None:
     assert told["adjacency"] == "replace-one"
     assert told["clip_bound"] == 4.0
     assert told["promise"] == (
-        "not private: record epsilon is 3.5 and delta 1e-06 under replace-one adjacency (2 for features and 1.5 for labels); it "
-        "covers this one release of the digest and not the updates of the model; nothing is promised against anyone "
-        "who knows the seed"
+        "not private: record epsilon is 3.5 and delta 1e-06 under replace-one adjacency (2 for features and 1.5 for "
+        "labels); it covers this one release of the digest and not the updates of the model; nothing is promised "
+        "against anyone who knows the seed"
     )
 
 

@@ -58,7 +58,7 @@ def write_tensors(path: Path, kind: str, tensors: Mapping[str, np.ndarray], fact
         **facts,
         "format": f"feddig-{kind}",
         "format_version": str(FORMAT_VERSION),
-        "content": _content(body),
+        "content": hash_tensors(body),
     }
     # one key only, because safetensors writes several in random order and the same content must give the same bytes
     write_atomically(path, save(body, metadata={HEAD: json.dumps(head, sort_keys=True)}))
@@ -80,14 +80,14 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str
     if facts.get("format") != f"feddig-{kind}":
         raise FileFormatError(f"{path}: not a FedDig {kind} file; give one that this program wrote")
     check_version(path, facts.get("format_version"))
-    if facts.get("content") != _content(tensors):
+    if facts.get("content") != hash_tensors(tensors):
         raise FileFormatError(
             f"{path}: its content does not match its hash; it was damaged, make or copy it again"
         )
     return tensors, facts
 
 
-def _content(tensors: Mapping[str, np.ndarray]) -> str:
+def hash_tensors(tensors: Mapping[str, np.ndarray]) -> str:
     """Hash the names, shapes, types and bytes of tensors."""
     chunks = []
     for name, array in sorted(tensors.items()):

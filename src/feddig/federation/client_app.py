@@ -109,5 +109,6 @@ def _keep_errors_private() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        log.exception("%s", error)
+        # a refusal is one line; anything else is a fault of the program
+        log.error("%s", error, exc_info=not isinstance(error, FedDigError))
         raise FedDigError("the silo could not answer; its own log says why") from None

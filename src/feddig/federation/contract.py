@@ -205,6 +205,25 @@ class Contract:
         return hashlib.sha256(self.text.encode()).hexdigest()
 
     @property
+    def lasting_hash(self) -> str:
+        """The SHA-256 of what may not change between rounds; address, deadlines and limits may."""
+        lasting = replace(
+            self,
+            address=ADDRESS,
+            training_deadline=1.0,
+            digest_deadline=1.0,
+            new_release=False,
+            update_limit=None,
+            digest_limit=None,
+        )
+        # spelled with the keys that older checkpoints were hashed with, and without newer ones at their defaults
+        text = lasting.text.replace("\nrecall_epochs", "\nrecall = true\nrecall_epochs")
+        text = text.replace("\njoint_epochs", "\njoint = true\njoint_epochs")
+        if not self.experiment.recipe.expert:
+            text = text.replace("\nprior_correction = false", "").replace("\nvotes = 0.0", "")
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    @property
     def longest_answer(self) -> float:
         """Seconds after which nobody waits for a reply to any message any more."""
         return VALID_DEADLINES * max(self.training_deadline, self.digest_deadline)
@@ -305,6 +324,19 @@ def _member(place: int, table: object) -> Member:
     check_keys(table, where, SILO)
     name = check_name(f"{where}.name", read_text(table, where, "name"))
     return Member(name, read_hash(table, where, "fingerprint"))
+
+
+def check_possible(experiment: Experiment) -> None:
+    """Refuse controls of simulations, and settings that only a simulation can derive."""
+    recipe = experiment.recipe
+    if recipe.centralised or recipe.frozen:
+        raise SettingError(f"algorithm.name: {recipe.name} is a control for simulations; choose another")
+    for name, value in vars(experiment.base_algorithm()).items():
+        if value is None:
+            raise SettingError(
+                f"algorithm.{recipe.base}.{name}: must be in the contract, because it follows from how many steps "
+                "silos take, which nobody knows in advance"
+            )
 
 
 def named_files(experiment: Experiment) -> list[Path]:

@@ -49,7 +49,7 @@ class SiloFolder:
 
     @property
     def released(self) -> Path:
-        """The folder with what has left this silo: its digest, and the ledger."""
+        """The folder with what has left this silo: its digest, the ledger, and its last answers."""
         return self.path / "released"
 
     @property
@@ -61,6 +61,11 @@ class SiloFolder:
     def ledger(self) -> Path:
         """The ledger of releases."""
         return self.released / "ledger.jsonl"
+
+    @property
+    def answers(self) -> Path:
+        """The folder of its last answers, of each kind and under each contract."""
+        return self.released / "answers"
 
     @property
     def logs(self) -> Path:

@@ -1,8 +1,7 @@
 """Set up the moderator of a federation from its contract: networks, digest terms, schedule, test images."""
 
-import hashlib
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from feddig.core.samples import RawSamples, padded
 from feddig.errors import SettingError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import choose_device, with_precision
-from feddig.federation.contract import ADDRESS, Contract
+from feddig.federation.contract import Contract, check_possible
 from feddig.federation.silo_data import load_test_set
 from feddig.federation.wire import Terms
 from feddig.models.encoder import encoder_hash, feature_shape
@@ -35,29 +34,15 @@ class ModeratorSetup(Moderated):
     test: RawSamples | None
 
     def inputs(self) -> dict[str, str]:
-        """Return the hash of what may not change between rounds; address, deadlines and limits may."""
-        lasting = replace(
-            self.contract,
-            address=ADDRESS,
-            training_deadline=1.0,
-            digest_deadline=1.0,
-            new_release=False,
-            update_limit=None,
-            digest_limit=None,
-        )
-        # spelled with the keys that older checkpoints were hashed with, and without newer ones at their defaults
-        text = lasting.text.replace("\nrecall_epochs", "\nrecall = true\nrecall_epochs")
-        text = text.replace("\njoint_epochs", "\njoint = true\njoint_epochs")
-        if not self.experiment.recipe.expert:
-            text = text.replace("\nprior_correction = false", "").replace("\nvotes = 0.0", "")
-        return {"contract": hashlib.sha256(text.encode()).hexdigest()}
+        """Return the hash of what may not change between rounds."""
+        return {"contract": self.contract.lasting_hash}
 
 
 def set_up_moderator(contract: Contract, test_set: Path, *, device: str = "auto") -> ModeratorSetup:
     """Build the moderator that a contract describes."""
     place = choose_device(device)
     experiment = with_precision(contract.experiment.resolved(), place)
-    _check_possible(experiment)
+    check_possible(experiment)
     shape = padded(contract.image_shape)
     party = build_party(experiment, shape, len(contract.classes), device=place, record=True, background=True)
     terms = None
@@ -72,19 +57,6 @@ def set_up_moderator(contract: Contract, test_set: Path, *, device: str = "auto"
         schedule=_schedule(experiment),
         test=None if images is None else RawSamples.all_of(party.source(images)),
     )
-
-
-def _check_possible(experiment: Experiment) -> None:
-    """Refuse controls of simulations, and settings that only a simulation can derive."""
-    recipe = experiment.recipe
-    if recipe.centralised or recipe.frozen:
-        raise SettingError(f"algorithm.name: {recipe.name} is a control for simulations; choose another")
-    for name, value in vars(experiment.base_algorithm()).items():
-        if value is None:
-            raise SettingError(
-                f"algorithm.{recipe.base}.{name}: must be in the contract, because it follows from how many steps "
-                "silos take, which nobody knows in advance"
-            )
 
 
 def _agree_on_digests(

@@ -1,13 +1,17 @@
 """A silo's side of a real federation: its folder, its data, and the digest that it makes once and keeps.
 
-Each message may be handled by a new process, so the digest and the ledger of releases lie on the silo's own disk.
+Each message may be handled by a new process, so the digest, the ledger of releases and the last answers lie on the
+silo's own disk. The silo answers what the contract allows, whatever the moderator asks.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+import torch
 from flwr.app import RecordDict
 
 from feddig.core.messages import Reply, Request
@@ -16,7 +20,8 @@ from feddig.digest.digest import Digest
 from feddig.digest.digest_file import read_digest, write_digest
 from feddig.errors import FedDigError, FileFormatError, SettingError
 from feddig.experiment.setup import choose_device, with_precision
-from feddig.federation.contract import Contract, read_contract
+from feddig.federation.answers import Arrays, answer_once
+from feddig.federation.contract import Contract, check_possible, read_contract
 from feddig.federation.folders import SiloFolder
 from feddig.federation.silo_data import SiloFile, load_silo_data, read_silo_file
 from feddig.federation.wire import Score, pack_digest_file
@@ -43,6 +48,11 @@ class DeployedSilo:
 
     def give_digest(self) -> RecordDict:
         """Pack the kept digest, or make it if there is none. Only one that the ledger has noted may leave."""
+        recipe = self.contract.experiment.recipe
+        if not recipe.collects_digests:
+            raise SettingError(
+                f"{self.folder.contract}: {recipe.name} collects no digests, but the moderator asks for one"
+            )
         file = self.folder.digest
         if not file.exists():
             self.make_digest()
@@ -112,17 +122,71 @@ class DeployedSilo:
             )
 
     def train(self, request: Request) -> Reply:
-        """Train the moderator's model on this silo's data."""
+        """Train the moderator's model on this silo's data, once in each round."""
+        recipe = self.contract.experiment.recipe
+        if not recipe.silos_train:
+            raise SettingError(
+                f"{self.folder.contract}: silos do not train with {recipe.name}, but the moderator asks for it in "
+                f"round {request.round}"
+            )
+        if request.wants_class_counts and recipe.collects_digests:
+            # the digest's labels may be noisy, and exact counts would undo that
+            raise SettingError(
+                f"{self.folder.contract}: with {recipe.name} class counts come from digests, but the moderator asks "
+                f"for exact ones in round {request.round}"
+            )
+        made = self._answer_once(
+            "update", request, lambda: _arrays_of(self.site.silo.train(request, self.site.worker))
+        )
+        steps, samples, loss, seconds = made["numbers"].tolist()
+        update, counts = torch.tensor(made["update"]), made.get("class_counts")
+        return Reply(
+            self.number,
+            request.round,
+            update,
+            int(steps),
+            int(samples),
+            loss,
+            seconds,
+            None if counts is None else torch.tensor(counts),
+        )
+
+    def evaluate(self, request: Request) -> Score:
+        """Measure the moderator's model on validation images, one model in each round."""
+
+        def measure() -> Arrays:
+            self.site.network.load(request.weights)
+            measured = accuracy(self.site.network, self.validation) or 0.0
+            return {"score": np.array([measured, len(self.validation)])}
+
+        measured, samples = self._answer_once("score", request, measure)["score"].tolist()
+        return Score(measured, int(samples))
+
+    def _answer_once(self, kind: str, request: Request, answer: Callable[[], Arrays]) -> Arrays:
+        """Answer a request to this silo in one of the contract's rounds, which is answered once."""
+        rounds = self.contract.experiment.training.rounds
         if request.silo != self.number:
             raise SettingError(
                 f"the moderator takes silo {self.number} for silo {request.silo}: silo.toml and the contract differ"
             )
-        return self.site.silo.train(request, self.site.worker)
+        if request.round not in range(rounds):
+            raise SettingError(
+                f"{self.folder.contract}: training.rounds is {rounds}, but the moderator asks for round "
+                f"{request.round}; rounds count from 0"
+            )
+        # a contract that may continue the same run has the same answers
+        file = self.folder.answers / f"{self.contract.lasting_hash[:16]}-{kind}.safetensors"
+        return answer_once(file, request, answer)
 
-    def evaluate(self, request: Request) -> Score:
-        """Measure the moderator's model on validation images."""
-        self.site.network.load(request.weights)
-        return Score(accuracy(self.site.network, self.validation) or 0.0, len(self.validation))
+
+def _arrays_of(reply: Reply) -> Arrays:
+    arrays = {
+        "update": reply.update.cpu().numpy(),
+        "numbers": np.array([reply.steps, reply.samples, reply.loss, reply.seconds]),
+    }
+    if reply.class_counts is not None:
+        arrays["class_counts"] = reply.class_counts.cpu().numpy()
+    return arrays
 
 
 def open_silo(path: Path, *, device: str = "auto") -> DeployedSilo:
@@ -137,6 +201,7 @@ def open_silo(path: Path, *, device: str = "auto") -> DeployedSilo:
     if not file.rehearsal:
         _check_told(folder, contract)
     experiment = with_precision(contract.experiment.resolved(), choose_device(device))
+    check_possible(experiment)
     train, validation = load_silo_data(file, contract)
     site = build_site_of(experiment, file.silo, train, len(contract.classes), device=device)
     if site.party.encoder_hash not in (None, contract.encoder_hash):

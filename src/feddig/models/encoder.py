@@ -4,6 +4,7 @@ It is public and fixed during a federation. All silos must use the same one, whi
 default encoders were trained on generated images only (train_encoder.py).
 """
 
+import copy
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import resources
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from feddig.errors import FileFormatError, SettingError
+from feddig.errors import FileFormatError, SettingError, first_line
 from feddig.files import content_hash, read_tensors, write_tensors
 from feddig.models.custom import import_network
 from feddig.models.mobilenet import NETWORK, MobileNetV2
@@ -27,6 +28,14 @@ LENGTH = 350.0
 """The L2 length of every code: about the median of the shipped encoder's codes on generated images, 357."""
 LEVEL_SIDE = 5
 """Height and width of the even encoder's convolution."""
+TRIED = 16
+"""Images that are encoded again before a digest is made of their codes."""
+ROUNDING = 1e-3
+"""The share of the largest code by which two encodings of an image may differ.
+
+A CPU's kernels for other batch sizes round differently, by up to 1e-5 of the largest code in MobileNetV2. An encoder
+that mixes images differs by much more, because an image alone has nothing to be mixed with.
+"""
 
 
 class ConvEncoder(nn.Module):
@@ -167,6 +176,34 @@ def feature_shape(encoder: nn.Module, image_shape: tuple[int, int, int]) -> tupl
     if not torch.isfinite(features).all():
         raise SettingError(f"{SETTING}: the encoder makes values that are not finite; make or choose another")
     return tuple(features.shape[1:])
+
+
+def check_codes(encoder: nn.Module, images: Tensor) -> None:
+    """Check that the code of an image depends on that image alone, as every bound on what a record changes assumes.
+
+    Codes must stay the same when the images are encoded one by one, or in another order.
+    """
+    # on a CPU, because a GPU may round to tf32 for one batch size and not for another
+    encoder, images = copy.deepcopy(encoder).cpu(), images.cpu()
+    try:
+        with torch.no_grad():
+            codes = encoder(images)
+            alone = torch.cat([encoder(image) for image in torch.split(images, 1)])
+            turned = encoder(images.flip(0)).flip(0)
+    except Exception as error:  # a user's network may fail in any way
+        raise SettingError(
+            f"{SETTING}: the encoder cannot encode an image alone ({first_line(error)}); it must treat each image of "
+            "a batch by itself, so use no statistics of the batch"
+        ) from error
+    allowed = ROUNDING * float(codes.abs().max())
+    for how, again in (("alone", alone), ("in another order", turned)):
+        difference = float((again - codes).abs().max()) if again.shape == codes.shape else torch.inf
+        if not difference <= allowed:
+            raise SettingError(
+                f"{SETTING}: the encoder gives an image another code when it is encoded {how} (they differ by "
+                f"{difference:.3g}, more than {allowed:.3g}), so a record would change the codes of others; use no "
+                "statistics of the batch"
+            )
 
 
 def _load_shipped(files: Mapping[int, str], channels: int) -> nn.Module:

@@ -7,13 +7,14 @@ import numpy as np
 import torch
 
 from feddig.core.samples import ImageSource, RawSamples, padded_shape
-from feddig.digest.digest import Digest, make_digest
+from feddig.core.silo import make_digest_of
+from feddig.digest.digest import Digest
 from feddig.digest.digest_file import read_digest
 from feddig.errors import FileFormatError, SettingError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import lay_out, load_data
 from feddig.files import content_hash, path_fingerprint, state_folder, write_atomically
-from feddig.models.encoder import encoder_hash, load_encoder
+from feddig.models.encoder import load_encoder
 from feddig.privacy.accounting import Budget
 from feddig.privacy.ledger import Ledger
 from feddig.privacy.ledger_file import Entry
@@ -37,15 +38,8 @@ def digest_of_silo(experiment: Experiment, silo: int, *, all_data: bool = False,
         raise SettingError(f"--classes: {classes} given, but the data has labels up to {dataset.classes - 1}")
     encoder = load_encoder(experiment.digest.encoder, padded_shape(dataset.train)[0])
     samples = RawSamples(ImageSource(dataset.train, encoder, torch.device("cpu")), rows)
-    assert samples.features is not None
-    return make_digest(
-        silo,
-        samples.features,
-        samples.labels,
-        classes or dataset.classes,
-        settings=experiment.digest,
-        privacy=experiment.privacy,
-        encoder=encoder_hash(encoder),
+    return make_digest_of(
+        silo, samples, encoder, classes or dataset.classes, experiment.digest, experiment.privacy
     )
 
 

@@ -1,0 +1,59 @@
+"""A silo's last answer, kept on its own disk: each round is answered once, also after a restart.
+
+Every answer to another question reveals more about the silo's data. The same question, asked again after a crash or a
+lost reply, gets the same answer again.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from feddig.core.messages import Request
+from feddig.errors import FedDigError
+from feddig.files import content_hash, hash_tensors, read_tensors, write_tensors
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+Arrays = Mapping[str, np.ndarray]
+
+
+def answer_once(file: Path, request: Request, answer: Callable[[], Arrays]) -> Arrays:
+    """Return the answer kept in this file if it is to the same request; else make the answer, and keep it.
+
+    Refuse another request of the round that was answered last, and any request of an earlier round.
+    """
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.with_suffix(".lock").open("ab") as lock:
+        if fcntl is not None:
+            # two processes could answer two requests of one round at once
+            fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+        asked = _hash(request)
+        if file.exists():
+            kept, facts = read_tensors(file, "answer")
+            if facts["request"] == asked:
+                return kept
+            if request.round <= int(facts["round"]):
+                raise FedDigError(
+                    f"{file}: silo {request.silo} has answered round {facts['round']} and does not answer another "
+                    f"request of round {request.round}; the moderator must continue its run, or all agree on "
+                    "another contract"
+                )
+        made = answer()
+        # before it is sent: a reply that is lost must be the one that is sent again
+        write_tensors(file, "answer", made, {"round": str(request.round), "request": asked})
+        return made
+
+
+def _hash(request: Request) -> str:
+    """Hash all that an answer depends on."""
+    tensors = {"weights": request.weights, **{f"state.{name}": one for name, one in request.state.items()}}
+    if request.class_counts is not None:
+        tensors["class_counts"] = request.class_counts
+    facts = f"{request.silo} {request.round} {request.wants_class_counts}"
+    return content_hash(
+        facts.encode(), hash_tensors({name: one.cpu().numpy() for name, one in tensors.items()}).encode()
+    )
