@@ -1,6 +1,7 @@
 """Data sets: each source with good files, and with each kind of wrong file."""
 
 import gzip
+import itertools
 import lzma
 import re
 import runpy
@@ -640,6 +641,42 @@ def test_replacing_an_image_or_its_class_changes_no_other_images_part(
     assert parts(changed=False) == parts(changed=True)
 
 
+def test_folders_below_a_class_are_groups_that_are_never_split(tmp_path: Path) -> None:
+    """Patients p0 to p9 have two images in each of two classes; one more image has no group."""
+    for label, patient in itertools.product("ab", range(10)):
+        folder = tmp_path / label / f"p{patient}"
+        folder.mkdir(parents=True)
+        for number in range(2):
+            colour(10 * patient + number, mode="L").save(folder / f"{number}.png")
+    colour(99, mode="L").save(tmp_path / "a" / "alone.png")
+    for seed in range(5):
+        dataset = load_dataset("folder", tmp_path, seed=seed, held_out=0.3)
+        train, test = dataset.train.groups, dataset.test.groups
+        assert train is not None
+        assert test is not None
+        assert len(train) + len(test) == 41
+        assert not set(train) & set(test)
+        assert sorted(np.bincount(np.concatenate([train, test]))) == [1, *[4] * 10]
+    assert load_dataset("folder", tmp_path).train.choose(np.arange(3)).groups is not None
+
+
+def test_an_archive_may_name_groups(tmp_path: Path) -> None:
+    images, labels = np.zeros((4, 8, 8), np.uint8), np.array([0, 1, 0, 1])
+    arrays = {"x_train": images, "y_train": labels, "x_test": images[:2], "y_test": labels[:2]}
+    np.savez(
+        tmp_path / "a.npz", **arrays, g_train=np.array(["p", "q", "p", "r"]), g_test=np.array(["s", "s"])
+    )  # type: ignore[arg-type]
+    dataset = load_dataset("npz", tmp_path / "a.npz")
+    assert dataset.train.groups is not None
+    assert dataset.test.groups is not None
+    assert dataset.train.groups.tolist() == [0, 1, 0, 2]
+    assert dataset.test.groups.tolist() == [3, 3]
+    np.savez(tmp_path / "b.npz", **arrays, g_train=np.zeros(3), g_test=np.zeros(2))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"b\.npz: g_train has shape \[3\], but there are 4 images") as error:
+        load_dataset("npz", tmp_path / "b.npz")
+    one_line(error)
+
+
 def test_hidden_files_other_files_and_hidden_folders_are_ignored(with_test_part: Path) -> None:
     before = load_dataset("folder", with_test_part)
     (with_test_part / "train" / "cat" / ".hidden.png").write_bytes(b"no image")
@@ -689,7 +726,7 @@ def test_an_unusable_image_size_names_the_setting(with_test_part: Path, size: in
 
 def test_images_that_all_have_one_name_cannot_be_split(tmp_path: Path) -> None:
     make_classes(tmp_path, {"a": 1, "b": 1})
-    with pytest.raises(DataError, match=r"2 images have 1 file names, too few .* a name of its own") as error:
+    with pytest.raises(DataError, match=r"2 images have too few names .* a name of its own") as error:
         load_dataset("folder", tmp_path)
     one_line(error)
 

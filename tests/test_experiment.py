@@ -69,6 +69,8 @@ EVERY_KEY: dict[str, Any] = {
     "privacy.scale_size": 10_000,
     "privacy.delta": 1e-6,
     "privacy.adjacency": "replace-one",
+    "privacy.unit": "group",
+    "privacy.group_limit": 3,
     "privacy.clip_norm": "box",
     "privacy.clip_bound": 2.5,
     "privacy.label_epsilon": 0.5,

@@ -431,7 +431,8 @@ def test_the_saved_experiment_leaves_nothing_open(
     table = tomllib.loads((tmp_path / "run" / "experiment.toml").read_text(encoding="utf-8"))
     said = {key for key in keys() if _has(table, key)}
     others = {key for key in keys() if key.count(".") == 2 and not key.startswith(f"algorithm.{algorithm}.")}
-    # no path to data that was given in Python, no channels of image files, no file of a scenario that has a name, nothing of a sound mechanism
+    # no path to data given in Python, no channels of image files, no file of a scenario that has a name, nothing of a
+    # sound mechanism
     sound = {f"privacy.{key}" for key in ("clip_bound", "label_epsilon", "budget_epsilon", "budget_delta")}
     assert set(keys()) - said - others == {"data.path", "data.channels", "absence.file", *sound}
     assert table["absence"]["order"] == "index"

@@ -10,18 +10,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from feddig import Digest, demo_experiment, make_digest, read_digest, run, write_digest
+from feddig.digest.digest import limit_groups
 from feddig.errors import DataError, FileFormatError, SettingError
 from feddig.files import read_tensors, write_tensors
-from feddig.privacy.clipping import NORMS, clip_for, received_features, sent_sums
+from feddig.privacy.clipping import NORMS, clip_for, received_features, sent_sums, sum_records
 from feddig.privacy.labels import keep_fraction, likely_labels, randomise_labels
 from feddig.privacy.mechanisms import public_facts
 from feddig.privacy.mechanisms.discrete_gaussian import smallest_sigma
 from feddig.privacy.samplers import SeededSource
 from feddig.report.pictures import read_digests
 from feddig.runs.release import describe_digest
+from feddig.seeds import seeded_uniforms
 from feddig.settings import DigestSettings, PrivacySettings
 
 LAPLACE = PrivacySettings(mechanism="discrete-laplace", epsilon=2.0, clip_bound=4.0)
@@ -37,10 +41,13 @@ def make(
     *,
     silo: int = 0,
     classes: int = 3,
+    groups: Tensor | None = None,
     **keys: object,
 ) -> Digest:
     how = DigestSettings(**{"seed": 0, "samples_per_digest": 2, **keys})  # type: ignore[arg-type]
-    return make_digest(silo, features, labels, classes, settings=how, privacy=privacy, encoder="a hash")
+    return make_digest(
+        silo, features, labels, classes, settings=how, privacy=privacy, encoder="a hash", groups=groups
+    )
 
 
 def draw(count: int, *shape: int, seed: int = 0, scale: float = 1.5) -> tuple[Tensor, Tensor]:
@@ -429,3 +436,79 @@ def test_a_run_with_sound_noise_ends_and_its_summary_tells_the_guarantee(
         assert (facts["epsilon"], facts["adjacency"]) == (8.0, "same-label")
         assert facts["delta"] == (1e-6 if delta else 0.0)
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["privacy"] == summary["privacy"]
+
+
+# --- groups: the images of one patient
+
+
+def group_settings(privacy: PrivacySettings, limit: int) -> PrivacySettings:
+    return replace(privacy, unit="group", group_limit=limit)
+
+
+@pytest.mark.parametrize("name", SOUND)
+@pytest.mark.parametrize("limit", [1, 3, 8])
+def test_the_noise_for_a_group_is_that_for_as_many_records_at_once(name: str, limit: int) -> None:
+    """All images of a group may be in one sum, so the sum moves as far as they move together."""
+    alone = public_facts(SOUND[name], DigestSettings(), 6, 3)
+    grouped = public_facts(group_settings(SOUND[name], limit), DigestSettings(), 6, 3)
+    assert grouped["sensitivity"] == pytest.approx(limit * float(str(alone["sensitivity"])))
+    assert grouped["noise_deviation"] == pytest.approx(limit * float(str(alone["noise_deviation"])), rel=1e-3)
+    digest = make(*draw(40, 2, 3), group_settings(SOUND[name], limit), groups=torch.arange(40) // 5)
+    assert digest.promise.epsilon == pytest.approx(2.0)
+    assert digest.promise.protects == "group"
+    assert digest.promise.sentence.startswith("group epsilon is 2 ")
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_group_moves_the_sums_no_farther_than_the_noise_allows_for(norm: str, seed: int) -> None:
+    """Three images of a group, wherever they are mixed, against three others of any length."""
+    facts = public_facts(
+        replace(group_settings(GAUSSIAN, 3), clip_norm=norm), DigestSettings(samples_per_digest=4), 6, 3
+    )
+    stream, clip = np.random.default_rng(seed), clip_for(norm, 4.0)
+    features = stream.exponential(2.0, (12, 6)).astype(np.float32)
+    other = features.copy()
+    features[:3], other[:3] = np.eye(6)[:3] * 100, np.eye(6)[3:] * 100
+    groups = np.arange(12).reshape(3, 4) if seed == 0 else stream.permutation(12).reshape(3, 4)
+    moved = sum_records(features, groups, clip) - sum_records(other, groups, clip)
+    distance = math.sqrt(float((moved.astype(float) ** 2).sum())) * float(clip.step) / 4
+    assert 0 < distance <= float(str(facts["sensitivity"])) * (1 + 1e-9)
+    if seed == 0 and norm == "l2":  # all in one sum, as far apart as they can be
+        assert distance > 0.5 * float(str(facts["sensitivity"]))
+
+
+def test_the_labels_of_a_group_share_its_epsilon() -> None:
+    facts = public_facts(group_settings(REPLACING, 3), DigestSettings(), 6, 4)
+    keep = float(Fraction(str(facts["label_keep"])))
+    assert keep == pytest.approx(math.exp(0.5) / (math.exp(0.5) + 3))
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    groups=st.lists(st.integers(0, 6), min_size=1, max_size=60),
+    limit=st.integers(1, 4),
+    seed=st.integers(0, 99),
+)
+def test_no_group_has_more_members_than_the_limit_and_none_fewer_than_it_could(
+    groups: list[int], limit: int, seed: int
+) -> None:
+    numbers = torch.tensor(groups)
+    kept = limit_groups(numbers, limit, seeded_uniforms(seed, "members"))
+    assert kept.tolist() == sorted(set(kept.tolist()))
+    for group in set(groups):
+        assert int((numbers[kept] == group).sum()) == min(limit, groups.count(group))
+
+
+def test_what_is_over_the_limit_is_left_out_and_counted() -> None:
+    features, labels = draw(30, 2, 3)
+    digest = make(features, labels, group_settings(GAUSSIAN, 2), groups=torch.arange(30) // 10)
+    assert digest.samples == 6
+    assert digest.facts["left_out"] == 24
+
+
+def test_without_groups_no_promise_is_made_to_them() -> None:
+    with pytest.raises(DataError, match=r"privacy\.unit is group, but the data names no groups"):
+        make(*draw(30, 2, 3), group_settings(GAUSSIAN, 2))
+    with pytest.raises(SettingError, match=r"privacy\.unit: paper-laplace does not use it"):
+        make(*draw(30, 2, 3), PrivacySettings(unit="group"))

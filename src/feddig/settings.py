@@ -128,6 +128,15 @@ class PrivacySettings:
         "same-label", "what a record may be replaced by without showing: one of its class, or any other",
         choices=("same-label", "replace-one"),
     )  # fmt: skip
+    unit: str = setting(
+        "record", "what epsilon is promised to: an image, or a group of images, such as those of one patient",
+        choices=("record", "group"),
+    )  # fmt: skip
+    group_limit: int = setting(
+        1,
+        "unit group: at most this many images of a group go into the digest; the noise grows with it",
+        least=1,
+    )
     clip_norm: str = setting(
         "l2", "discrete mechanisms: how a sample's features are bounded, by a norm or each by itself",
         choices=("l1", "l2", "box"),

@@ -91,6 +91,7 @@ class ImageSource:
     def __init__(self, images: Images, encoder: nn.Module | None, device: torch.device) -> None:
         self._images, self._encoder, self.device = images, encoder, device
         self.labels = torch.from_numpy(np.asarray(images.labels, dtype=np.int64)).to(device)
+        self.groups = None if images.groups is None else torch.from_numpy(images.groups)
         self.resident = device.type != "cpu" and self._size() <= _free_memory(device) * LARGEST_SHARE
         """Whether a GPU holds the pixels."""
         self._pixels = self._held() if self.resident else None
@@ -161,6 +162,12 @@ class RawSamples(Samples):
     def labels(self) -> Tensor:
         """Class numbers."""
         return self.source.labels[self.rows]
+
+    @property
+    def groups(self) -> Tensor | None:
+        """Numbers of the groups that the images belong to, where the data names them."""
+        groups = self.source.groups
+        return groups if groups is None or self.rows is None else groups[self.rows.cpu()]
 
     @property
     def features(self) -> Tensor | None:

@@ -102,5 +102,5 @@ def make_digest_of(
         check_codes(encoder, samples.images(tried))
     return make_digest(
         silo, features, samples.labels, classes,
-        settings=settings, privacy=privacy, encoder=encoder_hash(encoder),
+        settings=settings, privacy=privacy, encoder=encoder_hash(encoder), groups=samples.groups,
     )  # fmt: skip

@@ -1,5 +1,6 @@
 """A data set, and the checks that images and labels from every source must pass."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,13 +20,16 @@ class Images:
 
     pixels: Pixels
     labels: np.ndarray
+    groups: np.ndarray | None = None
+    """Numbers of the groups that the images belong to, such as patients; None where the data names none."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def choose(self, rows: np.ndarray) -> "Images":
         """Return some of the images; those in memory-mapped files stay there."""
-        return Images(choose(self.pixels, rows), self.labels[rows])
+        groups = None if self.groups is None else self.groups[rows]
+        return Images(choose(self.pixels, rows), self.labels[rows], groups)
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,6 +50,21 @@ class Dataset:
             chunks += [str(images.pixels.shape).encode(), images.labels.tobytes()]
             chunks.append(np.ascontiguousarray(images.pixels[places]).tobytes())
         return content_hash(*chunks)
+
+
+def hold_out(keys: Sequence[str | int], share: float, stream: np.random.Generator) -> np.ndarray:
+    """Return which of these are held out, as flags: this share of them or a few more, where equal keys stay together.
+
+    It follows from the keys and the stream alone.
+    """
+    names, place, counts = np.unique(np.asarray(keys), return_inverse=True, return_counts=True)
+    order = stream.permutation(len(names))
+    wanted = max(share > 0, round(share * len(keys)))
+    before = np.cumsum(counts[order]) - counts[order]
+    apart = np.zeros(len(names), bool)
+    apart[order[before < wanted]] = True
+    flags: np.ndarray = apart[place]
+    return flags
 
 
 SMALLEST_SIDE = 8

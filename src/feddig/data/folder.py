@@ -1,20 +1,20 @@
 """Image files in one folder per class.
 
-An image is known by its file's name, without its class. Which images are held out follows from the names and a seed
-alone: an image that is replaced, or moved to another class, changes the part of no other image, nor any part's size.
+An image is known by its file's name, without its class, or by a folder below its class, which names a group: the
+images of one patient, say. Which images are held out follows from these names and a seed alone: an image that is
+replaced, or moved to another class, changes the part of no other image, nor any part's size. A group is never split.
 """
 
 import struct
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
-from feddig.data.dataset import SMALLEST_SIDE, Dataset, Images, assemble, check_images
+from feddig.data.dataset import SMALLEST_SIDE, Dataset, Images, assemble, check_images, hold_out
 from feddig.data.mmap import map_unnamed
 from feddig.errors import DataError, SettingError
 from feddig.seeds import numpy_stream
@@ -24,12 +24,23 @@ _GREY = ("1", "L", "LA", "La")
 TENTH = 0.1
 
 
+_File = tuple[Path, str | None]
+"""An image file and the name of its group, if it has one."""
+
+
 @dataclass(frozen=True)
 class _Labelled:
-    """Image files of one part of the set, each with the number of its class."""
+    """Image files of one part of the set, each with the number of its class and the name of its group."""
 
-    paths: list[Path]
-    labels: list[int]
+    paths: list[Path] = field(default_factory=list)
+    labels: list[int] = field(default_factory=list)
+    groups: list[str | None] = field(default_factory=list)
+
+    def add(self, file: _File, label: int) -> None:
+        """Add a file."""
+        self.paths.append(file[0])
+        self.labels.append(label)
+        self.groups.append(file[1])
 
 
 def load_folder(
@@ -65,10 +76,11 @@ def load_folder(
         share = TENTH if held_out is None else held_out
         classes, train, test = _hold_out(folder / "train" if has_parts else folder, share, seed)
     decode = _Decoder.for_all([*train.paths, *test.paths], image_size, channels)
+    groups = _number_groups(train, test)
     return assemble(
         "folder",
-        _read_part(train, decode, str(folder)),
-        _read_part(test, decode, str(folder)),
+        _read_part(train, decode, str(folder), groups[: len(train.paths)]),
+        _read_part(test, decode, str(folder), groups[len(train.paths) :]),
         source=str(folder),
         class_names=tuple(classes),
     )
@@ -88,14 +100,15 @@ def _find_parts(folder: Path) -> tuple[list[str], _Labelled, _Labelled]:
                 f"{folder / 'test' / name}: a class without training images; "
                 f"add {folder / 'train' / name} or remove this folder"
             )
-    train, test = _Labelled([], []), _Labelled([], [])
+    train, test = _Labelled(), _Labelled()
     for label, name in enumerate(classes):
         found = _images(folder / "train" / name)
         if not found:
             raise DataError(f"{folder / 'train' / name}: holds no images; add some or remove the folder")
-        _extend(train, found, label)
-        if (folder / "test" / name).is_dir():
-            _extend(test, _images(folder / "test" / name), label)
+        for file in found:
+            train.add(file, label)
+        for file in _images(folder / "test" / name) if (folder / "test" / name).is_dir() else ():
+            test.add(file, label)
     if not test.paths:
         raise DataError(f"{folder / 'test'}: holds no images; put them into one folder per class")
     return classes, train, test
@@ -106,34 +119,24 @@ def _hold_out(folder: Path, share: float, seed: int) -> tuple[list[str], _Labell
     classes = _folders(folder)
     if not classes:
         raise DataError(f"{folder}: holds no folders; put the images into one folder per class")
-    found = [(path, label) for label, name in enumerate(classes) for path in _images(folder / name)]
+    found = []
     for label, name in enumerate(classes):
-        if not any(own == label for _, own in found):
+        files = _images(folder / name)
+        if not files:
             raise DataError(f"{folder / name}: holds no images; add some or remove the folder")
+        found += [(group or path.name, path.name, label, (path, group)) for path, group in files]
     # by name and not by class: a place in this order must not tell a label
-    found.sort(key=lambda each: (each[0].name, each[1]))
-    counts = Counter(path.name for path, _ in found)
-    names, wanted = sorted(counts), max(share > 0, round(share * len(found)))
-    apart: set[str] = set()
-    for place in numpy_stream(seed, "held-out images").permutation(len(names)):
-        if wanted <= 0:
-            break
-        apart.add(names[place])
-        wanted -= counts[names[place]]
-    train, test = _Labelled([], []), _Labelled([], [])
-    for path, label in found:
-        _extend(test if path.name in apart else train, [path], label)
-    if not train.paths or (share and not test.paths):
+    found.sort(key=lambda each: each[:3])
+    apart = hold_out([name for name, *_ in found], share, numpy_stream(seed, "held-out images"))
+    train, test = _Labelled(), _Labelled()
+    for (*_, label, file), is_apart in zip(found, apart, strict=True):
+        (test if is_apart else train).add(file, label)
+    if not train.paths:
         raise DataError(
-            f"{folder}: its {len(found)} images have {len(names)} file names, too few to hold {share:.0%} out; "
-            "add images, or give each a name of its own"
+            f"{folder}: its {len(found)} images have too few names to hold {share:.0%} of them out; add images, or "
+            "give each a name of its own"
         )
     return classes, train, test
-
-
-def _extend(part: _Labelled, paths: list[Path], label: int) -> None:
-    part.paths.extend(paths)
-    part.labels.extend([label] * len(paths))
 
 
 def _folders(folder: Path) -> list[str]:
@@ -142,10 +145,12 @@ def _folders(folder: Path) -> list[str]:
     )
 
 
-def _images(folder: Path) -> list[Path]:
+def _images(folder: Path) -> list[_File]:
+    """List the images of a class: directly in its folder, and in the folders of groups."""
     return sorted(
-        entry
-        for entry in folder.iterdir()
+        (entry, group)
+        for group in (None, *_folders(folder))
+        for entry in (folder / (group or "")).iterdir()
         if entry.suffix.lower() in ENDINGS and not entry.name.startswith(".") and entry.is_file()
     )
 
@@ -191,12 +196,21 @@ class _Decoder:
             return np.asarray(image).reshape(self.height, self.width, -1)
 
 
-def _read_part(part: _Labelled, decode: _Decoder, source: str) -> Images:
+def _number_groups(train: _Labelled, test: _Labelled) -> np.ndarray:
+    """Number the groups of all images; an image without one is a group of its own. Empty if there are no groups."""
+    if not any([*train.groups, *test.groups]):
+        return np.zeros(0, np.int64)
+    files = zip([*train.paths, *test.paths], [*train.groups, *test.groups], strict=True)
+    return np.unique([group or f"/{path}" for path, group in files], return_inverse=True)[1]
+
+
+def _read_part(part: _Labelled, decode: _Decoder, source: str, groups: np.ndarray) -> Images:
     content = map_unnamed(lambda: (decode.read(path).tobytes() for path in part.paths))
     pixels = content.reshape(len(part.paths), decode.height, decode.width, len(decode.mode))
     if not part.paths:
         return Images(pixels.transpose(0, 3, 1, 2), np.zeros(0, np.int64))
-    return check_images(pixels, np.array(part.labels), pixels_at=source, labels_at=source)
+    images = check_images(pixels, np.array(part.labels), pixels_at=source, labels_at=source)
+    return replace(images, groups=groups if len(groups) else None)
 
 
 @contextmanager

@@ -1,10 +1,14 @@
-"""One NumPy archive with the arrays x_train, y_train, x_test and y_test."""
+"""One NumPy archive with the arrays x_train, y_train, x_test and y_test.
+
+It may also have g_train and g_test: numbers or names of the groups that the images belong to, such as patients.
+"""
 
 import math
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Literal
 
@@ -29,7 +33,22 @@ def load_npz(path: Path) -> Dataset:
         )
     with _open(path) as archive:
         train, test = _read_part(archive, path, "train"), _read_part(archive, path, "test")
+        if "g_train.npy" in archive.namelist():
+            groups = [_read_member(archive, path, f"g_{part}") for part in ("train", "test")]
+            train, test = _grouped(path, (train, test), groups)
     return assemble("npz", train, test, source=str(path))
+
+
+def _grouped(path: Path, parts: tuple[Images, Images], groups: list[np.ndarray]) -> tuple[Images, Images]:
+    """Number the groups of both parts."""
+    for part, found, name in zip(parts, groups, ("train", "test"), strict=True):
+        if found.shape != (len(part),):
+            raise DataError(
+                f"{path}: g_{name} has shape {list(found.shape)}, but there are {len(part)} images; give one group each"
+            )
+    numbers = np.unique(np.concatenate([each.astype(str) for each in groups]), return_inverse=True)[1]
+    train, test = np.split(numbers, [len(parts[0])])
+    return replace(parts[0], groups=train), replace(parts[1], groups=test)
 
 
 def _open(path: Path) -> zipfile.ZipFile:

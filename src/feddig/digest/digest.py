@@ -111,10 +111,37 @@ def make_digest(
     settings: DigestSettings,
     privacy: PrivacySettings,
     encoder: str,
+    groups: Tensor | None = None,
 ) -> Digest:
-    """Make a silo's digest from its encoded training samples r and their labels; `encoder` is P_R's hash."""
+    """Make a silo's digest from its encoded training samples r and their labels.
+
+    `encoder` is P_R's hash; `groups` says which samples belong together, for a promise to groups.
+    """
     facts = public_facts(privacy, settings, math.prod(features.shape[1:]), classes, encoder)
-    return make_digest_by_facts(silo, features, labels, classes, facts, settings.seed or 0)
+    if privacy.unit == "record":
+        return make_digest_by_facts(silo, features, labels, classes, facts, settings.seed or 0)
+    if groups is None:
+        raise DataError(
+            f"silo {silo}: privacy.unit is group, but the data names no groups; put the images of each into a folder "
+            "below its class, or give an .npz file with g_train and g_test"
+        )
+    uniforms = Randomness(privacy.random, settings.seed or 0, silo).uniforms("members of groups")
+    kept = limit_groups(groups, privacy.group_limit, uniforms)
+    rows = kept.to(features.device)
+    digest = make_digest_by_facts(
+        silo, features[rows], labels.cpu()[kept], classes, facts, settings.seed or 0
+    )
+    left_out = int(str(digest.facts["left_out"])) + len(labels) - len(kept)
+    return replace(digest, facts={**digest.facts, "left_out": left_out})
+
+
+def limit_groups(groups: Tensor, limit: int, uniforms: Uniforms) -> Tensor:
+    """Return the rows, in order, of at most `limit` members of each group, drawn at random."""
+    shuffled = torch.from_numpy(np.argsort(uniforms(len(groups)), kind="stable"))
+    by_group = shuffled[torch.argsort(groups[shuffled], stable=True)]
+    counts = torch.unique_consecutive(groups[by_group], return_counts=True)[1]
+    rank = torch.arange(len(groups)) - torch.repeat_interleave(counts.cumsum(0) - counts, counts)
+    return by_group[rank < limit].sort().values
 
 
 def make_digest_by_facts(

@@ -60,6 +60,9 @@ class Experiment:
     def say_promise(self) -> str:
         """Say in plain words what a record is promised, and what is not covered."""
         privacy, recipe = self.privacy, self.recipe
+        unit, means = "record", "A record is one image, not one patient"
+        if self.promises_privacy and privacy.unit == "group":
+            unit, means = "group", "A group is all images that the data names as one, such as one patient's"
         if self.promises_privacy:
             epsilon = privacy.epsilon + (privacy.label_epsilon or 0)
             public = (
@@ -74,9 +77,7 @@ class Experiment:
             promised = f"nothing: {privacy.mechanism} bounds no record's epsilon"
         sent = "updates of the model, losses and validation accuracies"
         sent = sent if recipe.silos_train else "validation accuracies"
-        return (
-            f"A record is promised {promised}. Not covered: {sent}. A record is one image, not one patient."
-        )
+        return f"A {unit} is promised {promised}. Not covered: {sent}. {means}."
 
     def check_told(self, *, no_privacy: bool) -> None:
         """Refuse to go on with real data as long as nobody has chosen what a record is promised."""

@@ -14,13 +14,13 @@
 """
 
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from feddig.data.dataset import Dataset, Images, check_images
+from feddig.data.dataset import Dataset, Images, check_images, hold_out
 from feddig.data.load import load_dataset
 from feddig.errors import DataError, FedDigError, FileFormatError, SettingError, nearest
 from feddig.experiment.toml import spell_table
@@ -104,12 +104,11 @@ def load_silo_data(file: SiloFile, contract: Contract) -> tuple[Images, Images]:
     )
     if file.validation is None or dataset.name == "folder":
         return train, validation
-    order = numpy_stream(contract.experiment.seed, "validation", file.silo).permutation(len(train))
-    kept = round(len(train) * file.validation)
-    apart, rest = np.sort(order[:kept]), np.sort(order[kept:])
-    if not len(rest):
+    keys = range(len(train)) if train.groups is None else train.groups.tolist()
+    apart = hold_out(keys, file.validation, numpy_stream(contract.experiment.seed, "validation", file.silo))
+    if apart.all():
         raise DataError(f"{file.data}: of {len(train)} training images none is left to train on; add some")
-    return train.choose(rest), train.choose(apart)
+    return train.choose(np.flatnonzero(~apart)), train.choose(np.flatnonzero(apart))
 
 
 def load_test_set(path: Path, contract: Contract) -> Images | None:
@@ -152,7 +151,7 @@ def _labelled(images: Images, dataset: Dataset, contract: Contract, place: Path)
                     f"{place}: the class {name!r} is not in the contract; {nearest(name, contract.classes)}"
                 )
         numbers = np.array([contract.classes.index(name) for name in dataset.class_names])
-        images = Images(images.pixels, numbers[images.labels])
+        images = replace(images, labels=numbers[images.labels])
     _check(images, contract, place)
     return images
 

@@ -43,6 +43,8 @@ class Promise:
     """How likely a label stays as it is; None where labels get no noise, or the number of classes is not known."""
     rho: float | None = None
     """What the features cost in concentrated differential privacy; None where the mechanism has no such bound."""
+    protects: str = "record"
+    """What epsilon and delta are promised to: a record, or a group of records."""
     random: str = ""
     """Where mixing and noise are drawn from: system or seeded; empty where that is not known."""
     sentence: str = ""
@@ -129,8 +131,9 @@ def charge(promises: Sequence[Promise], budget: Budget) -> Composed:
     Gaussian noise has an epsilon for every delta. The deltas are added up unless the budget does not cover that; then
     the budget's own delta is taken, with the epsilon that belongs to it.
     """
-    if len({promise.adjacency for promise in promises}) > 1:
-        # under replace-one a release that was made for same-label promises nothing, because it tells the labels
+    if len({(promise.adjacency, promise.protects) for promise in promises}) > 1:
+        # under replace-one a release that was made for same-label promises nothing, because it tells the labels; nor
+        # does one that was made for records promise a group anything
         return Composed(math.inf, math.fsum(promise.delta for promise in promises), ())
     added = compose(promises)
     if is_concentrated(promises) and budget.delta and not budget.covers(added):
@@ -160,10 +163,10 @@ def _remedy(spent: Sequence[Promise], coming: Promise) -> str:
         )
     if any(math.isinf(promise.epsilon) for promise in spent):
         return "an earlier release promised a record nothing, and no later one can change that"
-    if any(promise.adjacency != coming.adjacency for promise in spent):
+    if any((promise.adjacency, promise.protects) != (coming.adjacency, coming.protects) for promise in spent):
         return (
-            "earlier releases were made under another privacy.adjacency, and together with them this one promises a "
-            "record nothing: keep to one adjacency"
+            "earlier releases were made under another privacy.adjacency or privacy.unit, and together with them this "
+            "one promises a record nothing: keep to one"
         )
     return (
         "send the digest that was released before, which costs nothing (`feddig ledger resend`), lower "

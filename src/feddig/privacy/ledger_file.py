@@ -80,6 +80,7 @@ class Entry:
             "unit": promise.unit,
             # older entries do not have it
             **({"random": promise.random} if promise.random else {}),
+            **({"protects": promise.protects} if promise.protects != "record" else {}),
             **({"data": self.data} if self.data else {}),
             "composed_epsilon": _spelt(self.composed_epsilon),
             "composed_delta": _spelt(self.composed_delta),
@@ -168,6 +169,7 @@ def _promise(found: dict[str, Any]) -> Promise:
         assumptions=(),
         label_epsilon=_number(found["label_epsilon"]),
         rho=mechanism_of(found).rho(sensitivity, scale) if scale and math.isfinite(epsilon) else None,
+        protects=str(found.get("protects", "record")),
         random=str(found.get("random", "")),
     )
 

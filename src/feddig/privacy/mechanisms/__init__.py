@@ -23,7 +23,9 @@ __all__ = [
     "promise_for", "promise_of", "public_facts", "weights_of",
 ]  # fmt: skip
 
-_SPECIAL = ("delta", "adjacency", "clip_bound", "label_epsilon", "budget_epsilon", "budget_delta")
+_SPECIAL = (
+    "delta", "adjacency", "unit", "clip_bound", "label_epsilon", "budget_epsilon", "budget_delta",
+)  # fmt: skip
 """Keys of [privacy] that ask for something which not every mechanism does."""
 
 

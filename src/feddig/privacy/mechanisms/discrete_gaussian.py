@@ -34,10 +34,12 @@ class DiscreteGaussian(IntegerSums):
                 "for example 1e-6"
             )
 
-    def noise_for(self, privacy: PrivacySettings, clip: Clip, elements: int) -> DiscreteGaussianNoise:
+    def noise_for(
+        self, privacy: PrivacySettings, clip: Clip, elements: int, records: int
+    ) -> DiscreteGaussianNoise:
         """Return noise of the smallest sigma that keeps epsilon and delta, rounded up."""
         sigma = smallest_sigma(privacy.epsilon, privacy.delta)
-        return DiscreteGaussianNoise.for_multiplier(sigma, clip.squared_l2_sensitivity(elements))
+        return DiscreteGaussianNoise.for_multiplier(sigma, records**2 * clip.squared_l2_sensitivity(elements))
 
     def noise_of(self, facts: Mapping[str, Fact]) -> DiscreteGaussianNoise:
         """Return the noise of the variance that the facts tell."""

@@ -23,9 +23,11 @@ class DiscreteLaplace(IntegerSums):
     heavy_tails = True
     norm = "L1"
 
-    def noise_for(self, privacy: PrivacySettings, clip: Clip, elements: int) -> DiscreteLaplaceNoise:
+    def noise_for(
+        self, privacy: PrivacySettings, clip: Clip, elements: int, records: int
+    ) -> DiscreteLaplaceNoise:
         """Return noise of scale sensitivity / epsilon, rounded up."""
-        return DiscreteLaplaceNoise.for_epsilon(privacy.epsilon, clip.l1_sensitivity(elements))
+        return DiscreteLaplaceNoise.for_epsilon(privacy.epsilon, records * clip.l1_sensitivity(elements))
 
     def noise_of(self, facts: Mapping[str, Fact]) -> DiscreteLaplaceNoise:
         """Return the noise of the scale that the facts tell."""

@@ -51,7 +51,16 @@ class IntegerSums(Mechanism, ABC):
     """Clip records on an integer grid, sum them by group, add integer noise of a public scale."""
 
     uses = frozenset(
-        {"epsilon", "adjacency", "clip_norm", "clip_bound", "label_epsilon", "budget_epsilon", "budget_delta"}
+        {
+            "epsilon",
+            "adjacency",
+            "unit",
+            "clip_norm",
+            "clip_bound",
+            "label_epsilon",
+            "budget_epsilon",
+            "budget_delta",
+        }
     )
     epsilon_is = "record"
     fact_types: ClassVar[FactTypes] = {
@@ -71,8 +80,11 @@ class IntegerSums(Mechanism, ABC):
     """The norm in which the noise counts how far a record moves a sum: L1 or L2."""
 
     @abstractmethod
-    def noise_for(self, privacy: PrivacySettings, clip: Clip, elements: int) -> IntegerNoise:
-        """Return the noise that keeps the settings' epsilon and delta; ValueError if it cannot be drawn."""
+    def noise_for(self, privacy: PrivacySettings, clip: Clip, elements: int, records: int) -> IntegerNoise:
+        """Return the noise that keeps the settings' epsilon and delta for this many records that change together.
+
+        A ValueError says that it cannot be drawn.
+        """
 
     @abstractmethod
     def noise_of(self, facts: Mapping[str, Fact]) -> IntegerNoise:
@@ -115,10 +127,11 @@ class IntegerSums(Mechanism, ABC):
         """Return clip, noise and costs; lengths are in units of a received feature."""
         assert privacy.clip_bound is not None
         clip, mixed = clip_for(privacy.clip_norm, privacy.clip_bound), digest.samples_per_digest
+        records = privacy.group_limit if privacy.unit == "group" else 1
         if not 1 <= mixed * clip.bound <= LARGEST_SUM:
             raise SettingError(f"digest.samples_per_digest: {mixed} records do not fit one sum")
         try:
-            noise = self.noise_for(privacy, clip, elements)
+            noise = self.noise_for(privacy, clip, elements, records)
         except ValueError as error:
             raise SettingError(
                 f"privacy.epsilon: {privacy.epsilon:g} with {privacy.mechanism} takes noise that cannot be drawn "
@@ -129,7 +142,9 @@ class IntegerSums(Mechanism, ABC):
         return {
             **noise.facts,
             "adjacency": privacy.adjacency,
-            **_label_facts(privacy, classes),
+            # older digests do not have it
+            **({"group_limit": records} if privacy.unit == "group" else {}),
+            **_label_facts(privacy, classes, records),
             "clip_norm": clip.norm,
             "clip_bound": float(clip.bound * clip.step),
             "clip_steps": clip.bound,
@@ -138,7 +153,8 @@ class IntegerSums(Mechanism, ABC):
             "elements": elements,
             "delta": privacy.delta,
             "label_epsilon": privacy.label_epsilon or 0.0,
-            "sensitivity": moved * part,
+            # all images of a group may be in one sum
+            "sensitivity": records * moved * part,
             "sensitivity_norm": self.norm,
             "noise_deviation": math.sqrt(noise.variance_of_draws) * float(clip.step) / mixed,
         }
@@ -216,6 +232,7 @@ class IntegerSums(Mechanism, ABC):
             label_epsilon=labels,
             keep_probability=keep,
             rho=self.rho(sensitivity, scale),
+            protects=_unit(facts),
             random=str(facts["random"]),
             sentence=_sentence(facts, features, labels),
             assumptions=(
@@ -232,11 +249,13 @@ class IntegerSums(Mechanism, ABC):
         )
 
 
-def _label_facts(privacy: PrivacySettings, classes: int | None) -> Facts:
-    """Return how likely a label stays as it is, where that is known."""
+def _label_facts(privacy: PrivacySettings, classes: int | None, records: int) -> Facts:
+    """Return how likely a label stays as it is, where that is known; the labels of a group share its epsilon."""
     if privacy.label_epsilon is None:
         return {"label_keep": str(AS_THEY_ARE)}
-    return {} if classes is None else {"label_keep": str(keep_fraction(privacy.label_epsilon, classes))}
+    if classes is None:
+        return {}
+    return {"label_keep": str(keep_fraction(privacy.label_epsilon / records, classes))}
 
 
 def _keep(facts: Mapping[str, Fact]) -> Fraction:
@@ -252,14 +271,25 @@ def _sentence(facts: Mapping[str, Fact], features: float, labels: float) -> str:
     parts = "labels are public" if not labels else f"{features:g} for features and {labels:g} for labels"
     seeded = "" if facts["random"] == "system" else "; nothing is promised against anyone who knows the seed"
     return (
-        f"record epsilon is {features + labels:g} and delta {number(facts, 'delta'):g} under {facts['adjacency']} "
-        f"adjacency ({parts}); it covers this one release of the digest and not the updates of the model{seeded}"
+        f"{_unit(facts)} epsilon is {features + labels:g} and delta {number(facts, 'delta'):g} under "
+        f"{facts['adjacency']} adjacency ({parts}); it covers this one release of the digest and not the updates of the "
+        f"model{seeded}"
     )
+
+
+def _unit(facts: Mapping[str, Fact]) -> str:
+    return "group" if "group_limit" in facts else "record"
 
 
 def _say_neighbours(facts: Mapping[str, Fact]) -> str:
     """Say which two data sets must look the same."""
     other = "another of its class" if facts["adjacency"] == "same-label" else "any other"
+    if "group_limit" in facts:
+        return (
+            f"A group's images are named as such in the data, and at most {facts['group_limit']} of them are in the "
+            "digest. How many images each group has is public; what is hidden is whether they are themselves or each "
+            f"is {other}."
+        )
     return (
         "The number of a silo's samples is public; what is hidden is whether one record is itself or "
         f"{other}, not whether a record is there."
