@@ -107,6 +107,8 @@ class IntegerSums(Mechanism, ABC):
             )
         if not (math.isfinite(privacy.epsilon) and privacy.epsilon > 0):
             raise SettingError(f"privacy.epsilon: must be a finite number above 0, not {privacy.epsilon}")
+        if privacy.unit == "record" and privacy.group_limit != 1:
+            raise SettingError('privacy.group_limit: is for groups; leave it out, or set privacy.unit = "group"')
         if privacy.adjacency not in ADJACENCIES:
             known = nearest(privacy.adjacency, ADJACENCIES)
             raise SettingError(f"privacy.adjacency: {privacy.adjacency!r} is not known; {known}")
@@ -272,8 +274,8 @@ def _sentence(facts: Mapping[str, Fact], features: float, labels: float) -> str:
     seeded = "" if facts["random"] == "system" else "; nothing is promised against anyone who knows the seed"
     return (
         f"{_unit(facts)} epsilon is {features + labels:g} and delta {number(facts, 'delta'):g} under "
-        f"{facts['adjacency']} adjacency ({parts}); it covers this one release of the digest and not the updates of the "
-        f"model{seeded}"
+        f"{facts['adjacency']} adjacency ({parts}); it covers this one release of the digest and not the updates of "
+        f"the model{seeded}"
     )
 
 
