@@ -1,21 +1,33 @@
 """Measure how many of 400 digests of Fashion-MNIST an attacker unmixes, with a pool of 10,000 images.
 
-python benchmarks/unmixing.py --out benchmarks/results/unmixing.json
+    python benchmarks/unmixing.py --out benchmarks/results/unmixing.json
+    python benchmarks/unmixing.py --by-record-epsilon --out benchmarks/results/attack_success.json --picture attacks.png
+
+The second attacks digests of sound noise, from a record epsilon of 0.5 to none, with four images mixed into each: it
+unmixes them, and links images of the pool to the digest that they are in.
 """
 
 import argparse
 import json
+import math
 import os
 import platform
 import time
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import matplotlib as mpl
+
+mpl.use("Agg")  # no screen
+import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
 from feddig import load_dataset
 from feddig.attacks.candidates import Candidates, read_noise
+from feddig.attacks.membership import evaluate_linking, score_records
 from feddig.attacks.unmixing import Unmixing, evaluate_unmixing, unmix
 from feddig.core.samples import ImageSource
 from feddig.data.dataset import Images
@@ -27,6 +39,9 @@ from feddig.settings import DigestSettings, PrivacySettings
 
 POOL, DIGESTS, SEED = 10_000, 400, 0
 EPSILONS, SAMPLES_PER_DIGEST = (0.005, 0.0005), (2, 4, 8)
+RECORD_EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, math.inf)
+"""The last one is no noise."""
+SOUND = PrivacySettings(mechanism="discrete-gaussian", delta=1e-6, clip_bound=350.0)
 
 
 @dataclass(frozen=True)
@@ -63,18 +78,29 @@ def main() -> None:
     """Attack every setting, print a table and write it to a file."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--digests", type=int, default=DIGESTS)
+    parser.add_argument("--by-record-epsilon", action="store_true")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--picture", type=Path, help="with --by-record-epsilon: draw it")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     load_before = os.getloadavg()[0]
     pool, encoder = candidates()
-    print("| SpD | epsilon | whole digests | 95 % interval | members | gave up | noise hid it | seconds |")
-    print("|---|---|---|---|---|---|---|---|")
-    rows = []
-    for epsilon in EPSILONS:
+    rows: list[dict[str, Any]] = []
+    if options.by_record_epsilon:
+        for epsilon in RECORD_EPSILONS:
+            rows.append(success(pool, epsilon, options.digests, encoder))
+            print(json.dumps(rows[-1]), flush=True)
+        if options.picture:
+            draw(rows, options.picture)
+    else:
+        print(
+            "| SpD | epsilon | whole digests | 95 % interval | members | gave up | noise hid it | seconds |"
+        )
+        print("|---|---|---|---|---|---|---|---|")
+    for epsilon in () if options.by_record_epsilon else EPSILONS:
         for spd in SAMPLES_PER_DIGEST:
-            attacked = attack(pool, spd, epsilon, options.digests, encoder)
+            attacked = attack(pool, spd, PrivacySettings(epsilon=epsilon), options.digests, encoder)
             rows.append(attacked.row())
             result = attacked.result
             low, high = result.digests.interval()
@@ -85,7 +111,7 @@ def main() -> None:
             )
     written = {
         "format_version": 1,
-        "command": "python benchmarks/unmixing.py",
+        "command": "python benchmarks/unmixing.py" + " --by-record-epsilon" * options.by_record_epsilon,
         "data": "fashion-mnist",
         "pool": POOL,
         "seed": SEED,
@@ -110,7 +136,9 @@ def candidates() -> tuple[Candidates, str]:
     return Candidates(source.features.flatten(1), source.labels), encoder_hash(encoder)
 
 
-def digests_of(pool: Candidates, spd: int, epsilon: float, count: int, encoder: str) -> tuple[Digest, Tensor]:
+def digests_of(
+    pool: Candidates, spd: int, privacy: PrivacySettings, count: int, encoder: str
+) -> tuple[Digest, Tensor]:
     """Make digests of the pool's first images; return their members too."""
     silo, settings = 0, DigestSettings(samples_per_digest=spd, seed=SEED)
     features, labels = pool.features[: count * spd], pool.labels[: count * spd]
@@ -120,20 +148,63 @@ def digests_of(pool: Candidates, spd: int, epsilon: float, count: int, encoder: 
         labels,
         len(pool.rows),
         settings=settings,
-        privacy=PrivacySettings(epsilon=epsilon),
+        privacy=privacy,
         encoder=encoder,
     )
     return digest, mix_groups(labels, spd, settings.mixing, seeded_uniforms(SEED, "mixing", silo))
 
 
-def attack(pool: Candidates, spd: int, epsilon: float, count: int, encoder: str) -> Attacked:
+def attack(pool: Candidates, spd: int, privacy: PrivacySettings, count: int, encoder: str) -> Attacked:
     """Make digests, unmix them and count."""
-    digest, members = digests_of(pool, spd, epsilon, count, encoder)
+    digest, members = digests_of(pool, spd, privacy, count, encoder)
     started = time.perf_counter()
     noise = read_noise(digest, float(pool.features.abs().max()))
     found = unmix(digest, pool, noise)
     seconds = time.perf_counter() - started
-    return Attacked(spd, epsilon, evaluate_unmixing(found, digest, pool, members, noise), seconds)
+    return Attacked(spd, privacy.epsilon, evaluate_unmixing(found, digest, pool, members, noise), seconds)
+
+
+def success(pool: Candidates, epsilon: float, count: int, encoder: str, spd: int = 4) -> dict[str, Any]:
+    """Attack digests of this record epsilon in both ways; return the shares that were found, and chance."""
+    privacy = replace(SOUND, epsilon=epsilon) if math.isfinite(epsilon) else PrivacySettings(mechanism="none")
+    unmixed = attack(pool, spd, privacy, count, encoder).result.members
+    digest, members = digests_of(pool, spd, privacy, count, encoder)
+    homes = torch.empty(members.numel(), dtype=torch.long)
+    homes[members.flatten()] = torch.arange(len(members)).repeat_interleave(spd)
+    inside = Candidates(pool.features[: len(homes)], pool.labels[: len(homes)])
+    public = Candidates(pool.features[len(homes) :], pool.labels[len(homes) :])
+    noise = read_noise(digest, float(pool.features.abs().max()))
+    linked = evaluate_linking(score_records(digest, inside, public, noise).likelihood_ratio, homes)
+    return {
+        "record_epsilon": epsilon if math.isfinite(epsilon) else "inf",
+        **{
+            name: {"share": rate.share, "interval": rate.interval(), "chance": rate.chance, "of": rate.trials}
+            for name, rate in (("unmixed", unmixed), ("linked", linked))
+        },
+    }
+
+
+def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
+    """Draw the success of both attacks against epsilon, with intervals and chance."""
+    figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
+    places = range(len(rows))
+    for name, said, colour in (
+        ("linked", "images linked to their digest", "#0072b2"),
+        ("unmixed", "images named by unmixing", "#d55e00"),
+    ):
+        shares = [100 * row[name]["share"] for row in rows]
+        low, high = zip(*(row[name]["interval"] for row in rows), strict=True)
+        axes.fill_between(
+            places, [100 * v for v in low], [100 * v for v in high], color=colour, alpha=0.2, lw=0
+        )
+        axes.plot(places, shares, color=colour, marker="o", label=said)
+        axes.plot(places, [100 * row[name]["chance"] for row in rows], color=colour, ls=":", label="chance")
+    names = [f"{row['record_epsilon']:g}" if row["record_epsilon"] != "inf" else "no noise" for row in rows]
+    axes.set_xticks(places, names)
+    axes.set(xlabel="record epsilon (delta 1e-6)", ylabel="found (%)", ylim=(0, 102))
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    figure.savefig(path, dpi=150)
 
 
 if __name__ == "__main__":

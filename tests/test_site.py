@@ -37,7 +37,7 @@ checker = load_tool("check_site")
     [
         ("README.md", "index.md"),
         ("SECURITY.md", "security.md"),
-        ("docs/guide/privacy.md", "guide/privacy.md"),
+        ("docs/privacy.md", "privacy.md"),
         ("docs/images/one-round.svg", "images/one-round.svg"),
         ("benchmarks/results/chaos.png", "files/benchmarks/results/chaos.png"),
         ("src/feddig/core/training.py", "files/src/feddig/core/training.py.md"),
