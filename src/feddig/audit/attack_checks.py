@@ -48,9 +48,9 @@ def check_membership(audited: AuditedDigests, limits: Limits) -> tuple[Finding, 
     area = max(each.value for each in figures if each.name.startswith("area"))
     linked = max((each for each in figures if each.name.startswith("linked")), key=lambda each: each.value)
     sentence = (
-        f"The best attack separated members from non-members of their class with an area under the curve of "
-        f"{area:.3f} (guessing: 0.5), and linked {linked.value:.1%} of records to their digest "
-        f"(chance: {linked.chance:.2%})."
+        f"The best attack ranked a member above a non-member of its class {area:.1%} of the time (chance: 50 %), and "
+        f"linked {linked.value:.1%} of records to their digest (chance: {linked.chance:.1%}; non-members of the same "
+        f"class in their place: {linked.baseline:.1%})."
     )
     finding = Finding(
         "membership",
@@ -88,7 +88,10 @@ def _attack_known_digests(
         own, other = scores[mine].amax(1), others[name].amax(1)
         figures += _membership_figures(label, own, other, inside.labels[mine], outside.labels, limits)
         linked = evaluate_linking(scores, homes)
-        figures.append(figure_of_rate(f"linked ({label})", linked, limits, limits.linked_red))
+        # each non-member stands in for the member of its class in the same place
+        stand_ins = float((others[name].argmax(1) == homes[mine]).double().mean())
+        rate = figure_of_rate(f"linked ({label})", linked, limits, limits.linked_red)
+        figures.append(replace(rate, baseline=stand_ins))
         curves[label] = _curve(own, other)
     counts = {"digests": count, "linked_records": len(rows), "members": len(mine), "strangers": len(theirs)}
     return figures, curves, counts | {"public": len(public)}
@@ -130,7 +133,8 @@ def _membership_figures(
 ) -> list[Figure]:
     found = evaluate_membership(members, others, labels, other_labels)
     name = f"area within a class ({label})"
-    figures = [figure_of_mean(name, found.auc_within_class, limits, limits.membership_auc_red)]
+    area = figure_of_mean(name, found.auc_within_class, limits, limits.membership_auc_red)
+    figures = [replace(area, is_share=True)]
     reds = (limits.true_positives_1_red, limits.true_positives_01_red)
     for share, red in zip(FALSE_POSITIVES, reds, strict=True):
         name, rate = f"members found at {share:.1%} false positives ({label})", found.true_positives[share]
