@@ -244,7 +244,7 @@ def test_a_file_with_less_noise_than_it_states_is_noticed(bench: Bench) -> None:
 
 @pytest.mark.parametrize(
     ("members", "spd", "mixing"),
-    [(MEMBERS, MEMBERS, "random"), (2560, 256, "random"), (2560, 128, "within-class")],
+    [(MEMBERS, MEMBERS, "random"), (2560, 256, "random"), (5120, 256, "within-class")],
 )
 def test_a_file_without_the_noise_of_its_claim_is_red_at_every_spd(
     members: int, spd: int, mixing: str

@@ -125,7 +125,7 @@ def _reason(checks: list[dict[str, Any]]) -> str:
     if worst in (GREEN, PUBLIC):
         return "No figure of any check is beyond chance, and every promise is within its limit."
     first, *others = [check for check in checks if check["light"] == worst]
-    also = ", ".join(f"{check['number']} {check['title'].lower()}" for check in others)
+    also = "; ".join(check["title"].lower() for check in others)
     return f"{first['title']}: {first['sentence']}" + (f" Also {worst}: {also}." if also else "")
 
 

@@ -134,7 +134,7 @@ class AttackBudget:
             digests=min(self.digests, 150),
             pool=min(self.pool, 3000),
             records=min(self.records, 500),
-            canaries=min(self.canaries, 100_000),
+            canaries=self.canaries,
             public=min(self.public, 3000),
             inverted=min(self.inverted, 32),
             training_steps=min(self.training_steps, 250),
@@ -267,6 +267,11 @@ def family_threshold(findings: Sequence[Finding], limits: Limits) -> float:
 def count_tests(findings: Sequence[Finding]) -> int:
     """Count the one-sided tests."""
     return sum(figure.p_value is not None for finding in findings for figure in finding.figures)
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """Return a share in percent, for a sentence."""
+    return "unknown" if share is None else f"{100 * share:.{digits}f} %"
 
 
 def finite(value: Any) -> Any:

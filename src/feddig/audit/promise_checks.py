@@ -21,6 +21,7 @@ from feddig.audit.findings import (
     Finding,
     Limits,
     figure_of_rate,
+    percent,
 )
 from feddig.audit.trial_digests import groups_from_seed, make_trial_digests, mix_without_noise, trial_seed
 from feddig.digest.digest import Digest
@@ -128,9 +129,9 @@ def check_canaries(audited: AuditedDigests, limits: Limits) -> Finding:
             compared += f" with delta {promise.delta:g}"
     everyone = found.right["all"]
     said = (
-        f"An attacker guessed {everyone.share:.1%} of {everyone.trials:,} planted records right (chance: 50 %). The "
-        f"surest guesses prove an epsilon of at least {found.epsilon:.2f} ({compared}). This test could have refuted "
-        f"claims up to {found.most:.2f}."
+        f"An attacker guessed {percent(everyone.share)} of {everyone.trials:,} planted records right (chance: 50 %). "
+        f"The surest guesses prove an epsilon of at least {found.epsilon:.2f} ({compared}). This test could have "
+        f"refuted claims up to {found.most:.2f}."
     )
     if claim >= found.most and math.isfinite(claim):
         said += " That is too little for this claim: raise --canaries, or lower the claim."
@@ -246,8 +247,8 @@ def check_labels(audited: AuditedDigests, limits: Limits) -> Finding:
     truth = audited.images.members.labels[audited.groups]
     leak = evaluate_labels(read_labels(audited.digest), truth, adjacency)
     sentence = (
-        f"The labels revealed all classes of {leak.digests.share:.0%} of digests, and the class of "
-        f"{leak.records.share:.0%} of records (chance: {leak.records.chance:.0%}); {leak.meaning}."
+        f"The labels revealed all classes of {percent(leak.digests.share, 0)} of digests, and the class of "
+        f"{percent(leak.records.share, 0)} of records (chance: {percent(leak.records.chance, 0)}); {leak.meaning}."
     )
     return Finding(
         "labels",

@@ -76,9 +76,9 @@ def audit_page(report: Mapping[str, Any], pictures: Mapping[str, bytes]) -> str:
     main = (
         f'<section class="scenario"><p class="eyebrow">Audit of the digests of silo {escape(silo)}</p>'
         f'<h1 class="{rating_colour(rating)}">{_title(rating, checks)}</h1>'
-        f'<p class="lede">{escape(report.get("reason", ""))}</p>{_steps(report.get("next_steps"))}'
+        f'<p class="lede">{escape(report.get("reason", ""))}</p>'
         f"<p>{escape(report['meaning'])}</p>{warning}<p>Attacked: {escape(report['attacked'])}. {NOT_COVERED}</p>"
-        f"{_overview(checks)}</section>"
+        f"{_overview(checks)}</section>{_steps(report.get('next_steps'))}"
         + "".join(_check_section(check, _picture(check["name"], report, pictures)) for check in checks)
         + _subject_section(report)
         + _repeat_section(report)
@@ -101,8 +101,8 @@ def _steps(steps: Mapping[str, str] | None) -> str:
         return ""
     settings = copyable(steps["settings"], "settings") if steps["settings"] else ""
     return (
-        f"<h2>What to do</h2><p>{escape(steps['said'])}</p>{settings}{copyable(steps['next'], 'command')}"
-        f"<p>This command searches for settings within the limits:</p>{copyable(steps['advise'], 'command')}"
+        f"<section><h2>What to do</h2><p>{escape(steps['said'])}</p>{settings}{copyable(steps['next'], 'command')}"
+        f"<p>This command searches for settings within the limits:</p>{copyable(steps['advise'], 'command')}</section>"
     )
 
 
