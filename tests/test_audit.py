@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shlex
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from feddig.audit.findings import (
     read_limits,
 )
 from feddig.audit.inputs import load_guidance, load_images, load_inputs
+from feddig.audit.next_steps import settings_block, suggest_settings
 from feddig.audit.promise_checks import check_accountant, check_canaries, check_numbers
 from feddig.audit.trial_digests import groups_from_seed, mix_without_noise
 from feddig.cli import main
@@ -38,6 +40,7 @@ from feddig.digest.denoising import denoise
 from feddig.digest.digest import Digest, make_digest, make_digest_by_facts
 from feddig.digest.digest_file import write_digest
 from feddig.errors import FedDigError
+from feddig.experiment.toml import experiment_from_table
 from feddig.files import read_tensors, write_tensors
 from feddig.models.encoder import encoder_hash, load_encoder
 from feddig.models.guidance import build_guidance
@@ -427,6 +430,29 @@ def test_nonmembers_are_drawn_class_by_class() -> None:
     assert others[theirs].sort().values.tolist() == [0, 0, 0, 1, 1, 1, 1]
     with pytest.raises(FedDigError, match="no image of any class"):
         match_classes(labels, torch.tensor([5]), 10, torch_stream(0, "match"))
+
+
+# what to do
+
+
+def test_settings_are_changed_where_a_check_is_red_and_nowhere_else(bench: Bench) -> None:
+    private = replace(SOUND, epsilon=7.0, adjacency="replace-one", label_epsilon=1.0, random="system")
+    digest = bench.digest(private, spd=4)
+
+    def suggested(file: Digest, encoder: str = "default", **lights: str) -> str:
+        return settings_block(suggest_settings(file, lights, Limits(), encoder=encoder), file.facts)
+
+    assert suggested(digest, accountant="amber", labels="red", lattice="red") == ""
+    block = suggested(digest, membership="red")
+    assert "samples_per_digest = 16  # was 4" in block
+    assert "epsilon = 3.5  # was 7.0\nlabel_epsilon = 0.5  # was 1.0" in block
+    assert block.count("# was") == 3
+    pasted = experiment_from_table(tomllib.loads(block))
+    assert pasted.privacy == replace(private, epsilon=3.5, label_epsilon=0.5)
+    weighted = bench.digest(UNPROTECTED, spd=2, weights=(0.9, 0.1))
+    assert "weights = []" in suggested(weighted, accountant="red")
+    assert "clip_bound = 350.0" in suggested(weighted, accountant="red")
+    assert "# clip_bound: choose a public bound" in suggested(weighted, "mine.safetensors", accountant="red")
 
 
 # inputs
