@@ -2,6 +2,7 @@
 
 import json
 import math
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,12 +24,13 @@ from feddig.advise.choose import (
     explain_choice,
     result_from_json,
 )
-from feddig.advise.grid import ShortRun, apply_setting, list_settings, shorten_experiment
+from feddig.advise.grid import ShortRun, apply_setting, chosen_settings, list_settings, shorten_experiment
 from feddig.advise.sweep import SweepResult, sweep
 from feddig.audit.findings import AttackBudget
 from feddig.cli import main
 from feddig.errors import FedDigError, FileFormatError, SettingError
 from feddig.experiment.experiment import Experiment
+from feddig.experiment.toml import experiment_from_table
 from feddig.settings import DigestSettings, PrivacySettings
 
 TINY = AttackBudget(digests=20, pool=80, records=30, public=60, unmixing_work=200, largest_unmixed=4)
@@ -46,6 +48,8 @@ FACTS = {
     "seed": 0,
     "test_images": 1000,
 }
+
+BLOCK = "[digest]\nsamples_per_digest = 4"
 
 
 def invent(
@@ -162,6 +166,11 @@ def test_a_settings_experiment_is_short_and_seeded_and_keeps_no_key_of_another_m
     paper = apply_setting(shared, Setting(4, "random", "paper-laplace", 0.01)).privacy
     assert paper == PrivacySettings("paper-laplace", 0.01)
     assert apply_setting(shared, Setting(4, "random", "discrete-laplace", 8.0)).privacy.delta == 0
+    pasted = experiment_from_table(
+        tomllib.loads(chosen_settings(shared, Setting(4, "random", "discrete-gaussian", 8.0)))
+    )
+    assert pasted.privacy == replace(sound.privacy, random="system"), "what is pasted is what was tried"
+    assert pasted.digest.samples_per_digest == 4
     with pytest.raises(SettingError, match="label_epsilon, 2"):
         apply_setting(shared, Setting(4, "random", "discrete-gaussian", 2.0))
 
@@ -253,7 +262,7 @@ def test_the_files_say_that_attacks_failed_and_that_the_test_set_was_used(
 ) -> None:
     results, limits = [invent(90, math.inf, 0.9), invent(60, 8, 0.02)], UserLimits(limit, 8, 50)
     choice = choose_setting(results, limits)
-    advice = write_advice(tmp_path, results, {"SpD 9": "too few"}, FACTS, choice, limits)
+    advice = write_advice(tmp_path, results, {"SpD 9": "too few"}, FACTS, choice, limits, BLOCK)
     assert json.loads((tmp_path / "advice.json").read_text(encoding="utf-8")) == advice
     assert advice["rows"][0]["record_epsilon"] == "inf"
     assert advice["met"] is (limit == 0.05)
@@ -263,13 +272,14 @@ def test_the_files_say_that_attacks_failed_and_that_the_test_set_was_used(
         "uses the test set",
         "here it came from a seed",
         "failed: SpD 9: too few",
+        f"```toml\n{BLOCK}\n```",
     ):
         assert said in page
     pictures = [tmp_path / "accuracy-by-linking.png", tmp_path / "accuracy-by-epsilon.png"]
     drawn = [each.read_bytes() for each in pictures]
     assert all(each.startswith(b"\x89PNG") for each in drawn)
     if advice["met"]:
-        assert write_advice(tmp_path, results, {"SpD 9": "too few"}, FACTS, choice, limits) == advice
+        assert write_advice(tmp_path, results, {"SpD 9": "too few"}, FACTS, choice, limits, BLOCK) == advice
         assert [each.read_bytes() for each in pictures] == drawn
 
 
@@ -297,6 +307,8 @@ def test_the_command_prints_json_continues_and_recommends(
     assert report["recommendation"]["setting"]["samples_per_digest"] == 4
     assert report["sweep"]["test_images"] == 100
     assert "Recommended: SpD 4, random, none." in told[end:]
+    assert '[privacy]\nmechanism = "none"\nrandom = "system"\n' in told[end:]
+    assert told.endswith("next    feddig digest make experiment.toml --silo 1 --out digest.safetensors\n")
     assert "1 of 1  SpD 4, random, none  linked" in shown
 
 

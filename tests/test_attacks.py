@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from feddig import load_dataset
-from feddig.attacks.canaries import draw_pairs, evaluate_guesses, guess_coins
+from feddig.attacks.canaries import draw_pairs, evaluate_guesses, prove_epsilon, score_coins
 from feddig.attacks.candidates import Backgrounds, Candidates, Noise, read_classes, read_noise
 from feddig.attacks.inversion import (
     apply_in_batches,
@@ -113,16 +113,55 @@ def unmix_and_evaluate(
     [(100, 100, 3.4930), (900, 1000, 2.0212), (750, 1000, 0.9767), (500, 1000, 0)],
 )
 def test_canaries_prove_the_published_epsilons(right: int, canaries: int, epsilon: float) -> None:
-    coins = torch.zeros(canaries, dtype=torch.long)
-    found = evaluate_guesses((torch.arange(canaries) >= right).long(), coins, 0.5)
-    assert found.right == SuccessRate(right, canaries, 0.5)
-    assert round(found.epsilon, 4) == epsilon
+    assert round(canary_epsilon(right, canaries), 4) == epsilon
 
 
 def test_the_canary_bound_of_all_right_has_a_closed_form() -> None:
     share = 0.05 ** (1 / 30)
     assert canary_epsilon(30, 30) == pytest.approx(math.log(share / (1 - share)), rel=1e-12)
     assert canary_epsilon(0, 30) == 0
+
+
+def test_delta_excuses_as_many_right_guesses_as_failures_are_likely() -> None:
+    assert canary_epsilon(1000, 1000, 0.95, canaries=1000, delta=1e-9) == pytest.approx(
+        canary_epsilon(1000, 1000, 0.975)
+    )
+    # three failures of 0.5 on average have a probability of less than half of 5 %, two have more
+    assert canary_epsilon(1000, 1000, 0.95, canaries=5000, delta=1e-4) == pytest.approx(
+        canary_epsilon(998, 998, 0.975)
+    )
+    assert canary_epsilon(700, 1000, canaries=1000, delta=0.9) == 0
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(1.0, 0.0), (3.0, 0.0), (3.0, 1e-3)])
+def test_the_bound_exceeds_the_true_epsilon_no_more_often_than_its_level_allows(
+    epsilon: float, delta: float
+) -> None:
+    """Randomised response, which fails with probability delta, is the worst case of epsilon and delta."""
+    draw, exceeded, proved = torch_stream(0, "responses"), 0, []
+    for _ in range(200):
+        coins = torch.randint(2, (2000,), generator=draw)
+        fails = torch.rand(2000, generator=draw) < delta
+        is_kept = torch.rand(2000, generator=draw) < 1 / (1 + math.exp(-epsilon))
+        answers = torch.where(is_kept | fails, coins, 1 - coins)
+        found = evaluate_guesses((1.0 - 2 * answers) * (1 + fails), coins, delta)
+        exceeded += found.epsilon > epsilon
+        proved.append(found.epsilon)
+    assert exceeded <= 20
+    assert sum(proved) / len(proved) > 0.75 * epsilon
+
+
+def test_sure_guesses_prove_what_a_guess_of_every_coin_cannot() -> None:
+    """One coin in fifty is published, the others are hidden: a guess of all of them is hardly better than chance."""
+    draw = torch_stream(0, "coins")
+    coins = torch.randint(2, (20_000,), generator=draw)
+    scores = torch.randn(20_000, generator=draw)
+    scores[:400] = (1.0 - 2 * coins[:400]) * 9
+    found = evaluate_guesses(scores, coins, level=0.99)
+    assert found.right["all"].share < 0.53
+    assert found.right["surest hundredth"].share == 1
+    assert found.epsilon == prove_epsilon([(200, 200)], 20_000, level=0.99) > 3
+    assert found.most == prove_epsilon([(20_000, 20_000)], 20_000, level=0.99) > 8
 
 
 @pytest.mark.parametrize(
@@ -259,12 +298,18 @@ def test_a_class_that_no_candidate_has_is_refused(pool: Candidates) -> None:
 # canaries
 
 
-def test_canaries_are_halves_that_share_nothing() -> None:
-    pairs = draw_pairs(50, 7, 2.0, torch_stream(0, "pairs"))
-    assert torch.equal(pairs.sum(1), torch.full((50, 7), 2.0))
-    assert set(pairs[:, 0].count_nonzero(1).tolist()) == {3}
-    digest = Digest(0, pairs[:, 1].clone(), torch.ones(50, 1), {})
-    assert torch.equal(guess_coins(digest, pairs, Noise(1.0)), torch.ones(50, dtype=torch.long))
+@pytest.mark.parametrize("noise", [Noise(1.0), Noise(1.0, heavy_tails=True)])
+def test_canaries_of_a_digest_raise_elements_of_their_own(noise: Noise) -> None:
+    pairs = draw_pairs(3, 13, 2, torch_stream(0, "pairs"))
+    assert len(pairs.unique()) == pairs.numel() == 12
+    coins = torch.tensor([[0, 1, 1], [1, 0, 1]])
+    rest = torch.zeros(2, 13)
+    for digest, own in enumerate(coins):
+        for canary, coin in enumerate(own):
+            rest[digest, pairs[canary, coin]] = 2.0
+    scores = score_coins(rest, pairs, torch.full((3,), 2.0), noise)
+    assert torch.equal((scores < 0).long(), coins)
+    assert len(scores.abs().unique()) == 1, "no canary blurs another"
 
 
 # unmixing

@@ -4,6 +4,7 @@ import json
 import math
 import re
 import shlex
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,13 +15,24 @@ from PIL import Image
 
 from feddig import load_dataset
 from feddig.attacks.candidates import ClippedEncoder, apply_public_clip
+from feddig.attacks.statistics import SuccessRate
 from feddig.audit.attack_checks import check_membership, check_unmixing
 from feddig.audit.audit import Audit, run_audit
 from feddig.audit.audited import AuditedDigests, AuditImages, features_of, match_classes, prepare_audit
-from feddig.audit.findings import AttackBudget, Figure, Finding, Limits, judge, read_limits
+from feddig.audit.findings import (
+    AttackBudget,
+    Figure,
+    Finding,
+    Limits,
+    figure_of_rate,
+    judge,
+    overall_verdict,
+    read_limits,
+)
 from feddig.audit.inputs import load_guidance, load_images, load_inputs
+from feddig.audit.next_steps import settings_block, suggest_settings
 from feddig.audit.promise_checks import check_accountant, check_canaries, check_numbers
-from feddig.audit.trial_digests import mix_without_noise
+from feddig.audit.trial_digests import groups_from_seed, mix_without_noise
 from feddig.cli import main
 from feddig.core.samples import ImageSource
 from feddig.data.dataset import Images
@@ -28,6 +40,7 @@ from feddig.digest.denoising import denoise
 from feddig.digest.digest import Digest, make_digest, make_digest_by_facts
 from feddig.digest.digest_file import write_digest
 from feddig.errors import FedDigError
+from feddig.experiment.toml import experiment_from_table
 from feddig.files import read_tensors, write_tensors
 from feddig.models.encoder import encoder_hash, load_encoder
 from feddig.models.guidance import build_guidance
@@ -53,7 +66,7 @@ SOUND = PrivacySettings(mechanism="discrete-gaussian", epsilon=1.0, delta=1e-6, 
 class Bench:
     """Images of Fashion-MNIST, and digests of the first of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, members: int = MEMBERS) -> None:
         fashion, self.encoder = load_dataset("fashion-mini"), load_encoder("default", 1)
 
         def source(images: Images, first: int, count: int) -> ImageSource:
@@ -62,9 +75,9 @@ class Bench:
             return ImageSource(some, self.encoder, torch.device("cpu"))
 
         self.images = AuditImages(
-            source(fashion.train, 0, MEMBERS),
+            source(fashion.train, 0, members),
             source(fashion.test, 0, OTHERS),
-            source(fashion.train, 2000, OTHERS),
+            source(fashion.train, len(fashion.train) - OTHERS, OTHERS),
             self.encoder,
         )
 
@@ -74,22 +87,24 @@ class Bench:
         spd: int,
         mixing: str = "random",
         weights: tuple[float, ...] = (),
+        seed: int = 7,
     ) -> Digest:
         members = self.images.members
-        settings = DigestSettings(samples_per_digest=spd, mixing=mixing, weights=weights, seed=7)
+        settings = DigestSettings(samples_per_digest=spd, mixing=mixing, weights=weights, seed=seed)
         return make_digest(
             0, features_of(members), members.labels, 10, settings=settings, privacy=privacy,
             encoder=encoder_hash(self.encoder),
         )  # fmt: skip
 
     def audited(
-        self, digest: Digest, *, mixing_seed: int | None = None, budget: AttackBudget = SMALL
+        self, digest: Digest, *, mixing_seed: int | None = None, budget: AttackBudget = SMALL, seed: int = 0
     ) -> AuditedDigests:
-        return prepare_audit(digest, self.images, budget, seed=0, mixing_seed=mixing_seed)
+        return prepare_audit(digest, self.images, budget, seed=seed, mixing_seed=mixing_seed)
 
-    def audit(self, digest: Digest, budget: AttackBudget = SMALL) -> Audit:
+    def audit(self, digest: Digest, budget: AttackBudget = SMALL, seed: int = 0) -> Audit:
         self.heard: list[str] = []
-        return run_audit(self.audited(digest, budget=budget), Limits(), names={}, report=self.heard.append)
+        audited = self.audited(digest, budget=budget, seed=seed)
+        return run_audit(audited, Limits(), names={}, report=self.heard.append)
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +139,7 @@ def test_every_check_of_unprotected_digests_is_red(unprotected: Audit) -> None:
     assert unprotected.report["light"] == "red"
     assert figure(unprotected, "unmixing", "digests unmixed whole")["value"] == 1
     assert figure(unprotected, "membership", "linked (trial digests, likelihood ratio)")["value"] > 0.9
-    assert figure(unprotected, "canaries", "canaries identified")["value"] == 1
+    assert figure(unprotected, "canaries", "planted records guessed right (all)")["value"] == 1
 
 
 def test_strong_noise_leaves_nothing_beyond_chance_but_labels(bench: Bench) -> None:
@@ -176,8 +191,10 @@ def test_the_same_audit_notices_a_tenth_of_the_contracts_noise(
     monkeypatch.setattr(IntegerNoise, "draw", lambda *given: honest(*given) // 10)
     audited = bench.audited(bench.digest(SOUND, spd=1))
     canaries, numbers = judge([check_canaries(audited, Limits()), check_numbers(audited, Limits())], Limits())
-    assert canaries["beyond_chance"] == ["canaries identified"]
-    assert numbers["beyond_chance"] == ["noise variance over the contract's (trial digests)"]
+    assert numbers["beyond_chance"] == [
+        "noise variance over the contract's (trial digests)",
+        "noise variance over the contract's (file)",
+    ]
     assert canaries["light"] == numbers["light"] == "red"
 
 
@@ -221,11 +238,31 @@ def test_a_file_with_less_noise_than_it_states_is_noticed(bench: Bench) -> None:
     honest = bench.digest(STRONG, spd=4)
     bare = bench.digest(UNPROTECTED, spd=4)
     for digest, beyond in (
-        (replace(bare, facts=honest.facts), ["the file's spread over that of the trial digests"]),
+        (replace(bare, facts=honest.facts), ["noise variance over the contract's (file)"]),
         (honest, []),
     ):
         (found,) = judge([check_numbers(bench.audited(digest), Limits())], Limits())
         assert found["beyond_chance"] == beyond
+
+
+@pytest.mark.parametrize(
+    ("members", "spd", "mixing"),
+    [(MEMBERS, MEMBERS, "random"), (2560, 256, "random"), (5120, 256, "within-class")],
+)
+def test_a_file_without_the_noise_of_its_claim_is_red_at_every_spd(
+    members: int, spd: int, mixing: str
+) -> None:
+    many = Bench(members)
+    honest = many.digest(replace(SOUND, epsilon=8.0), spd=spd, mixing=mixing)
+    groups = groups_from_seed(honest, many.images.members.labels, 7)
+    clean = mix_without_noise(honest, features_of(many.images.members), groups).view_as(honest.features)
+    for share, verdict in ((1, "green"), (0.7, "red"), (0, "red")):
+        file = replace(honest, features=clean + share * (honest.features - clean))
+        found = check_numbers(many.audited(file), Limits())
+        (judged,) = judge([replace(found, minimum="green")], Limits())
+        assert judged["light"] == verdict, share
+        measured = next(each for each in found.figures if each.name.endswith("(file)"))
+        assert measured.value == pytest.approx(share**2, abs=0.15)
 
 
 def test_unequal_weights_are_audited_as_far_as_possible(bench: Bench) -> None:
@@ -275,13 +312,37 @@ def test_limits_are_read_and_misspelt_ones_are_named(tmp_path: Path) -> None:
 
 def test_a_verdict_depends_on_chance_first_and_on_the_limit_second() -> None:
     def verdict(p: float, low: float) -> str:
-        found = Figure("f", 0.5, (low, 0.9), 0.1, p, red_above=0.3)
+        found = Figure("f", 0.5, (low, 0.9), 0.1, p, red_above=0.2)
         (judged,) = judge([Finding("n", "t", "s", [found])], Limits())
         return str(judged["light"])
 
     assert verdict(0.02, 0.4) == "green"
     assert verdict(0.009, 0.2) == "amber"
     assert verdict(0.009, 0.4) == "red"
+
+
+def test_limits_are_held_against_chance_and_against_non_members_of_the_class() -> None:
+    def verdict(share: float, chance: float, baseline: float | None = None) -> str:
+        rate = SuccessRate(round(1600 * share), 1600, chance)
+        found = replace(figure_of_rate("linked", rate, Limits(), 0.05), baseline=baseline)
+        return str(judge([Finding("n", "t", "s", [found])], Limits())[0]["light"])
+
+    assert verdict(0.31, 0.25) == "amber", "six points above chance, and three at the low end of the interval"
+    assert verdict(0.35, 0.25) == "red"
+    assert verdict(0.35, 0.25, baseline=0.30) == "amber"
+    assert verdict(0.10, 0.01) == "red"
+
+
+def test_what_was_not_run_is_never_green_and_public_labels_decide_nothing() -> None:
+    assert overall_verdict(["green", "public", "not run"]) == "amber"
+    assert overall_verdict(["green", "public"]) == "green"
+    assert overall_verdict(["public", "not run", "red"]) == "red"
+    leak = Figure("classes", 1.0, (0.99, 1.0), 0.1, 0.0, red_above=0.5)
+    lights = [
+        judge([Finding("labels", "t", "s", [leak], is_declared=declared)], Limits())[0]["light"]
+        for declared in (True, False)
+    ]
+    assert lights == ["public", "red"]
 
 
 def test_many_tests_together_need_more_evidence_each() -> None:
@@ -296,11 +357,51 @@ def test_many_tests_together_need_more_evidence_each() -> None:
 
 def test_the_canary_test_is_about_right_where_epsilon_is_known(bench: Bench) -> None:
     sigma = 1.1935  # epsilon 4 at delta 1e-6, in sensitivities
-    digest = bench.digest(replace(SOUND, epsilon=4.0), spd=1)
-    found = check_canaries(bench.audited(digest, budget=replace(SMALL, canaries=MEMBERS)), Limits())
+    digest = bench.digest(replace(SOUND, epsilon=4.0), spd=4)
+    found = check_canaries(bench.audited(digest, budget=replace(SMALL, canaries=10_000)), Limits())
     expected = 0.5 * math.erfc(-1 / (2 * sigma) / math.sqrt(2))
-    assert found.figures[0].value == pytest.approx(expected, abs=0.07)
-    assert found.minimum in ("green", "amber")
+    assert found.figures[0].value == pytest.approx(expected, abs=0.02)
+    assert 1 < found.details["lower_bound_epsilon"] < 4
+    assert found.minimum == "amber"
+
+
+@pytest.mark.parametrize(
+    ("privacy", "spd", "mixing"),
+    [
+        (replace(SOUND, epsilon=8.0), 64, "random"),
+        (replace(SOUND, mechanism="discrete-laplace", epsilon=8.0, delta=0.0, clip_norm="l1"), 8, "random"),
+        (replace(SOUND, mechanism="discrete-laplace", epsilon=8.0, delta=0.0), 2, "random"),
+        (replace(SOUND, epsilon=8.0, clip_norm="box", clip_bound=4.0), 4, "within-class"),
+        (replace(SOUND, epsilon=7.0, adjacency="replace-one", label_epsilon=1.0), 4, "within-class"),
+    ],
+)
+def test_a_release_without_noise_is_refuted_at_a_claim_of_8(
+    bench: Bench, privacy: PrivacySettings, spd: int, mixing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digest = bench.digest(privacy, spd=spd, mixing=mixing)
+    monkeypatch.setattr(IntegerNoise, "draw", lambda noise, count, *rest: np.zeros(count, dtype=np.int64))
+    audited = bench.audited(digest, budget=replace(SMALL, canaries=AttackBudget().canaries))
+    found = check_canaries(audited, Limits())
+    assert found.minimum == "red"
+    assert found.details["could_have_refuted"] == found.details["lower_bound_epsilon"] > privacy.epsilon
+    assert f"could have refuted claims up to {found.details['could_have_refuted']:.2f}." in found.sentence
+
+
+def test_a_claim_that_the_canaries_cannot_refute_is_not_green(bench: Bench) -> None:
+    audited = bench.audited(bench.digest(SOUND, spd=4), budget=replace(SMALL, canaries=10))
+    found = check_canaries(audited, Limits())
+    assert found.minimum == "amber"
+    assert "raise --canaries" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("delta", "verdict"), [(1e-6, "green"), (1e-4, "amber"), (5e-3, "red"), (0.1, "red")]
+)
+def test_delta_is_limited(bench: Bench, delta: float, verdict: str) -> None:
+    digest = bench.digest(replace(SOUND, delta=delta), spd=4)
+    found = check_accountant(replace(digest, facts={**digest.facts, "random": "system"}), Limits())
+    assert found.minimum == verdict
+    assert (", more than 0.001." in found.sentence) is (verdict == "red")
 
 
 @pytest.mark.parametrize(("norm", "bound"), [("l1", 700.0), ("l2", 60.0), ("box", 4.0)])
@@ -329,6 +430,29 @@ def test_nonmembers_are_drawn_class_by_class() -> None:
     assert others[theirs].sort().values.tolist() == [0, 0, 0, 1, 1, 1, 1]
     with pytest.raises(FedDigError, match="no image of any class"):
         match_classes(labels, torch.tensor([5]), 10, torch_stream(0, "match"))
+
+
+# what to do
+
+
+def test_settings_are_changed_where_a_check_is_red_and_nowhere_else(bench: Bench) -> None:
+    private = replace(SOUND, epsilon=7.0, adjacency="replace-one", label_epsilon=1.0, random="system")
+    digest = bench.digest(private, spd=4)
+
+    def suggested(file: Digest, encoder: str = "default", **lights: str) -> str:
+        return settings_block(suggest_settings(file, lights, Limits(), encoder=encoder), file.facts)
+
+    assert suggested(digest, accountant="amber", labels="red", lattice="red") == ""
+    block = suggested(digest, membership="red")
+    assert "samples_per_digest = 16  # was 4" in block
+    assert "epsilon = 3.5  # was 7.0\nlabel_epsilon = 0.5  # was 1.0" in block
+    assert block.count("# was") == 3
+    pasted = experiment_from_table(tomllib.loads(block))
+    assert pasted.privacy == replace(private, epsilon=3.5, label_epsilon=0.5)
+    weighted = bench.digest(UNPROTECTED, spd=2, weights=(0.9, 0.1))
+    assert "weights = []" in suggested(weighted, accountant="red")
+    assert "clip_bound = 350.0" in suggested(weighted, accountant="red")
+    assert "# clip_bound: choose a public bound" in suggested(weighted, "mine.safetensors", accountant="red")
 
 
 # inputs
@@ -485,7 +609,9 @@ def test_the_command_writes_a_report_and_a_page(
     more = ["--guidance", str(guidance_file), "--fail-on", "red", "--quiet"]
     assert command(*given, *more, "--out", str(tmp_path / "out")) == 1
     said = capsys.readouterr()
-    assert said.out.startswith("Verdict: red (")
+    assert said.out.startswith("Verdict: red. ")
+    assert 'mechanism = "discrete-gaussian"  # was none\n' in said.out
+    assert "next    feddig digest make experiment.toml --silo 3 --out digest-2.safetensors\n" in said.out
     assert "4 red      Unmixing" in said.out
     assert "never that the digests are private" in said.out.splitlines()[0]
     assert "keep it at the silo" in said.err

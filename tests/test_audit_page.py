@@ -19,7 +19,10 @@ COMMAND = "feddig audit --digests 'my file.safetensors' --members mine.toml --ho
 
 
 def figure(name: str, value: Any, interval: list[float] | None, p_value: float | None) -> dict[str, Any]:
-    return {"name": name, "value": value, "interval": interval, "chance": 0.5, "p_value": p_value}
+    return {
+        "name": name, "value": value, "interval": interval, "chance": 0.5, "p_value": p_value,
+        "is_share": interval is not None, "baseline": 0.004 if name == "linked" else None,
+    }  # fmt: skip
 
 
 def check(number: int, name: str, rating: str, figures: list[dict[str, Any]]) -> dict[str, Any]:
@@ -39,6 +42,11 @@ def write_known_audit(folder: Path) -> Path:
     ]
     report = {
         "format_version": 1, "meaning": "A pass means that these attacks failed.", "light": "red",
+        "reason": f"Records were linked. {HOSTILE}",
+        "next_steps": {
+            "said": "Change this.", "settings": "[privacy]\nepsilon = 4.0  # was 8.0",
+            "next": "feddig digest make mine.toml", "advise": "feddig advise mine.toml",
+        },
         "attacked": "the file", "tests": {"one_sided_tests": 2}, "hash": "0" * 64, "made": "today",
         "command": COMMAND, "bound_to": {"silo": HOSTILE, "digest_hash": "abc", "data": {"given": HOSTILE}},
         "checks": [
@@ -63,7 +71,16 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_page_is_rebuilt_from_the_folder(page: Path, tmp_path: Path) -> None:
     written = page.read_text(encoding="utf-8")
     assert written.count("data:image/png;base64,") == 2
-    assert "0.8 to 0.95" in written
+    assert "80.0 % to 95.0 %" in written
+    assert "50.0 % (0.40 % for non-members)" in written
+    first = (
+        "Red: 1 of 4 checks",
+        "Records were linked.",
+        "epsilon = 4.0  # was 8.0",
+        "1. Check of membership <",
+    )
+    places = [written.index(text) for text in first]
+    assert places == sorted(places), "the verdict and its reason come first"
     assert "no epsilon covers this report" in written
     assert "members’ own images" in written
     folder = tmp_path / "audit"
@@ -102,7 +119,9 @@ def test_its_tables_and_its_command_can_be_copied(browser: Browser, page: Path) 
     assert [(row["figure"], row["value"]) for row in rows] == [
         ("record epsilon", "Infinity"), ("linked", "0.9"), ("named", "0.55"),
     ]  # fmt: skip
-    browser.click(".command .copy")
+    browser.click(".settings .copy")
+    assert browser.evaluate("globalThis.caught") == "[privacy]\nepsilon = 4.0  # was 8.0"
+    browser.click("section:last-of-type .command .copy")
     assert browser.evaluate("globalThis.caught") == COMMAND
 
 

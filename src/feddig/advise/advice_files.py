@@ -41,8 +41,12 @@ def write_advice(
     facts: Mapping[str, Any],
     choice: Choice,
     limits: UserLimits,
+    settings: str,
 ) -> dict[str, Any]:
-    """Write all files about a sweep into its folder; return the content of advice.json."""
+    """Write all files about a sweep into its folder; return the content of advice.json.
+
+    `settings` is the chosen setting as TOML to paste.
+    """
     sentences, caveats = explain_choice(choice, limits, len(results)), _caveats(facts, results)
     values = limits.by_option()
     advice = {
@@ -54,6 +58,7 @@ def write_advice(
         "misses": list(choice.misses),
         "hardest_limit": choice.hardest,
         "settings_that_meet": dict(choice.met_by),
+        "settings": settings,
         "sentences": sentences,
         "caveats": caveats,
         "sweep": dict(facts),
@@ -62,7 +67,7 @@ def write_advice(
     }
     write_atomically(out / "accuracy-by-linking.png", _draw_by_linking(results, choice, limits))
     write_atomically(out / "accuracy-by-epsilon.png", _draw_by_epsilon(results, choice, limits))
-    page = _as_markdown(results, failures, choice, limits, [*sentences, *caveats])
+    page = _as_markdown(results, failures, choice, limits, [*sentences, *caveats], settings)
     write_atomically(out / "advice.md", page)
     write_atomically(out / "advice.json", json.dumps(advice, indent=2, allow_nan=False) + "\n")
     return advice
@@ -96,12 +101,13 @@ def _as_markdown(
     choice: Choice,
     limits: UserLimits,
     sentences: Sequence[str],
+    settings: str,
 ) -> str:
     lines = [HEADS, ["---"] * len(HEADS), *(_cells(result, choice, limits) for result in results)]
     table = "".join("| " + " | ".join(line) + " |\n" for line in lines)
     failed = "".join(f"- failed: {name}: {why}\n" for name, why in failures.items())
     said = "".join(f"- {sentence}\n" for sentence in sentences)
-    return f"# Advice\n\n{table}\n{CAPTION}\n\n{said}{failed}\n<!-- format_version 1 -->\n"
+    return f"# Advice\n\n{table}\n{CAPTION}\n\n{said}{failed}\n```toml\n{settings}\n```\n\n<!-- format_version 1 -->\n"
 
 
 def terminal_table(results: Sequence[SettingResult], choice: Choice, limits: UserLimits) -> Table:

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from feddig.advise.choose import Setting
+from feddig.audit.next_steps import CLIP, DELTA, settings_block
 from feddig.errors import SettingError
 from feddig.experiment.experiment import Experiment
 from feddig.privacy.mechanisms import MECHANISMS
 from feddig.settings import PrivacySettings
 
-CLIP = 350.0
-"""The public bound for the shipped encoder: about the median L2 norm of its features on generated images."""
-DELTA = 1e-6
 STEPS = 50
 
 
@@ -98,3 +96,18 @@ def apply_setting(shared: Experiment, setting: Setting) -> Experiment:
     privacy = PrivacySettings(**{**used, "mechanism": setting.mechanism, "random": "seeded"})
     digest = replace(shared.digest, samples_per_digest=setting.samples_per_digest, mixing=setting.mixing)
     return replace(shared, digest=digest, privacy=privacy)
+
+
+def chosen_settings(shared: Experiment, setting: Setting) -> str:
+    """Return a setting as TOML to paste into an experiment's file; its noise is from the system's entropy."""
+    privacy = apply_setting(shared, setting).privacy
+    used = {key: getattr(privacy, key) for key in ("mechanism", *sorted(MECHANISMS[setting.mechanism].uses))}
+    return settings_block(
+        {
+            "digest": {"samples_per_digest": setting.samples_per_digest, "mixing": setting.mixing},
+            "privacy": {
+                **{key: value for key, value in used.items() if value is not None},
+                "random": "system",
+            },
+        }
+    )

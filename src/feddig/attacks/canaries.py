@@ -1,9 +1,11 @@
-"""Canaries: each digest contains one of two planted records, and the attacker guesses which one.
+"""Canaries: planted records, each one of two by a fair coin. The attacker guesses the coins, or those it is surest of.
 
-A fair coin chooses the record. As in the definition of differential privacy, the attacker knows everything about the
-digest but the coin. The two records of a pair differ as much as records can.
+As in the definition of differential privacy, the attacker knows everything about a digest but the coins. A digest may
+contain many canaries. Each raises elements that no other canary of the digest raises, so its noise is its own and its
+guess depends on no other coin. The two records of a pair are as far apart as the clip allows.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,32 +13,57 @@ from torch import Tensor
 
 from feddig.attacks.candidates import Noise
 from feddig.attacks.statistics import LEVEL, SuccessRate, canary_epsilon
-from feddig.digest.digest import Digest
+
+GUESSED = {"all": 1, "surest tenth": 10, "surest hundredth": 100}
+"""One coin in how many is guessed. The best of the bounds counts, so each has a part of the error."""
 
 
 @dataclass(frozen=True)
 class CanaryResult:
     """How many coins were guessed, and the epsilon that this proves."""
 
-    right: SuccessRate
-    """Chance is what the claimed epsilon allows."""
+    right: dict[str, SuccessRate]
+    """By how many coins were guessed."""
     epsilon: float
-    """A lower bound at the given level, for delta 0."""
+    """A lower bound at the given level."""
+    most: float
+    """What it would be if all guesses were right: the largest epsilon that this test could have refuted."""
 
 
-def draw_pairs(count: int, elements: int, height: float, draw: torch.Generator) -> Tensor:
-    """Draw pairs of records [count, 2, elements]: a random half of the elements at a height, or the other half."""
-    halves = torch.rand(count, elements, generator=draw).argsort(1) < elements // 2
-    return torch.stack([halves, ~halves], dim=1) * height
+def draw_pairs(canaries: int, elements: int, width: int, draw: torch.Generator) -> Tensor:
+    """Draw which elements the two records of each pair raise: [canaries, 2, width], no element twice."""
+    return torch.randperm(elements, generator=draw)[: canaries * 2 * width].view(canaries, 2, width)
 
 
-def guess_coins(digest: Digest, expected: Tensor, noise: Noise) -> Tensor:
-    """Return for each digest the more likely of two mixtures [digests, 2, elements] before the noise."""
-    misfits = noise.misfit(digest.features.flatten(1)[:, None] - expected)
-    return misfits.argmin(1)
+def score_coins(rest: Tensor, pairs: Tensor, parts: Tensor, noise: Noise) -> Tensor:
+    """Return for each coin [digests, canaries] how much better its first record fits than its second.
+
+    `rest` [digests, elements] is what is left of the digests without the records that are known, `parts` [canaries] is
+    how much a canary raises its elements of a digest.
+    """
+    first, second = rest[:, pairs[:, 0]], rest[:, pairs[:, 1]]
+    misfit = torch.abs if noise.heavy_tails else torch.square
+    parts = parts[:, None]
+    scores: Tensor = misfit(first) + misfit(second - parts) - misfit(first - parts) - misfit(second)
+    return scores.sum(-1)
 
 
-def evaluate_guesses(guesses: Tensor, coins: Tensor, chance: float, level: float = LEVEL) -> CanaryResult:
-    """Count the right guesses and derive the epsilon that they prove."""
-    right = SuccessRate(int((guesses == coins).sum()), len(coins), chance)
-    return CanaryResult(right, canary_epsilon(right.hits, right.trials, level))
+def evaluate_guesses(scores: Tensor, coins: Tensor, delta: float = 0.0, level: float = LEVEL) -> CanaryResult:
+    """Guess all coins and those with the largest scores, and derive the epsilon that the right guesses prove."""
+    order = scores.abs().argsort(descending=True, stable=True)
+    is_right = ((scores < 0) == coins.bool())[order]
+    counts = {name: len(order) // one_in for name, one_in in GUESSED.items() if len(order) >= one_in}
+    right = {name: SuccessRate(int(is_right[:count].sum()), count, 0.5) for name, count in counts.items()}
+    return CanaryResult(
+        right,
+        prove_epsilon([(each.hits, each.trials) for each in right.values()], len(order), delta, level),
+        prove_epsilon([(count, count) for count in counts.values()], len(order), delta, level),
+    )
+
+
+def prove_epsilon(
+    counts: Sequence[tuple[int, int]], canaries: int, delta: float = 0.0, level: float = LEVEL
+) -> float:
+    """Return the best bound of several numbers of (right, made) guesses, corrected for how many there may be."""
+    level = 1 - (1 - level) / len(GUESSED)
+    return max(canary_epsilon(*each, level, canaries=canaries, delta=delta) for each in counts)

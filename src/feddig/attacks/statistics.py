@@ -69,13 +69,25 @@ def clopper_pearson(hits: int, trials: int, level: float = LEVEL) -> tuple[float
     return low, 1 - _lowest_share(trials - hits, trials, tail)
 
 
-def canary_epsilon(right: int, canaries: int, level: float = LEVEL) -> float:
-    """Return the lower bound on epsilon, at delta 0, that this many right guesses of fair coins prove.
+def canary_epsilon(
+    right: int, guesses: int, level: float = LEVEL, *, canaries: int = 0, delta: float = 0.0
+) -> float:
+    """Return the lower bound on epsilon that this many right guesses of fair coins prove, on `canaries` coins in all.
 
     Under epsilon each guess is right with probability e^epsilon / (1 + e^epsilon) at most, independent of the other
-    canaries (Steinke, Nasr and Jagielski, 2023). So the one-sided lower end of the share bounds it.
+    canaries, also if the attacker guesses only the coins it is surest of (Steinke, Nasr and Jagielski, 2023). So the
+    one-sided lower end of the share bounds it. With a delta above 0, the promise fails for each canary with that
+    probability, independently, because each has noise of its own. As many right guesses as such failures are likely
+    at most do not count; they get half of the error.
     """
-    share = _lowest_share(right, canaries, 1 - level)
+    tail = 1 - level
+    if delta > 0:
+        tail /= 2
+        failures = int(canaries * delta)
+        while failures < right and incomplete_beta(delta, failures + 1, canaries - failures) > tail:
+            failures += 1
+        right, guesses = right - failures, guesses - failures
+    share = _lowest_share(right, guesses, tail) if right > 0 else 0.0
     return math.log(share / (1 - share)) if share > 0.5 else 0.0
 
 

@@ -20,7 +20,7 @@ from feddig.attacks.membership import (
 from feddig.attacks.statistics import p_value_of_ranks
 from feddig.attacks.unmixing import evaluate_unmixing, unmix
 from feddig.audit.audited import AuditedDigests, match_classes
-from feddig.audit.findings import NOT_RUN, Figure, Finding, Limits, figure_of_mean, figure_of_rate
+from feddig.audit.findings import NOT_RUN, Figure, Finding, Limits, figure_of_mean, figure_of_rate, percent
 from feddig.audit.trial_digests import KnownDigests
 from feddig.privacy.guessing import guess_digest
 
@@ -48,9 +48,9 @@ def check_membership(audited: AuditedDigests, limits: Limits) -> tuple[Finding, 
     area = max(each.value for each in figures if each.name.startswith("area"))
     linked = max((each for each in figures if each.name.startswith("linked")), key=lambda each: each.value)
     sentence = (
-        f"The best attack separated members from non-members of their class with an area under the curve of "
-        f"{area:.3f} (guessing: 0.5), and linked {linked.value:.1%} of records to their digest "
-        f"(chance: {linked.chance:.2%})."
+        f"The best attack ranked a member above a non-member of its class {percent(area)} of the time (chance: 50 %). "
+        f"It linked {percent(linked.value)} of records to their digest (chance: {percent(linked.chance)}; non-members "
+        f"of the same class in their place: {percent(linked.baseline)})."
     )
     finding = Finding(
         "membership",
@@ -88,7 +88,10 @@ def _attack_known_digests(
         own, other = scores[mine].amax(1), others[name].amax(1)
         figures += _membership_figures(label, own, other, inside.labels[mine], outside.labels, limits)
         linked = evaluate_linking(scores, homes)
-        figures.append(figure_of_rate(f"linked ({label})", linked, limits, limits.linked_red))
+        # each non-member stands in for the member of its class in the same place
+        stand_ins = float((others[name].argmax(1) == homes[mine]).double().mean())
+        rate = figure_of_rate(f"linked ({label})", linked, limits, limits.linked_red)
+        figures.append(replace(rate, baseline=stand_ins))
         curves[label] = _curve(own, other)
     counts = {"digests": count, "linked_records": len(rows), "members": len(mine), "strangers": len(theirs)}
     return figures, curves, counts | {"public": len(public)}
@@ -130,10 +133,14 @@ def _membership_figures(
 ) -> list[Figure]:
     found = evaluate_membership(members, others, labels, other_labels)
     name = f"area within a class ({label})"
-    figures = [figure_of_mean(name, found.auc_within_class, limits, limits.membership_auc_red)]
+    area = figure_of_mean(name, found.auc_within_class, limits, limits.membership_auc_red)
+    figures = [replace(area, is_share=True)]
     reds = (limits.true_positives_1_red, limits.true_positives_01_red)
     for share, red in zip(FALSE_POSITIVES, reds, strict=True):
-        name, rate = f"members found at {share:.1%} false positives ({label})", found.true_positives[share]
+        name, rate = (
+            f"members found at {percent(share)} false positives ({label})",
+            found.true_positives[share],
+        )
         exact = p_value_of_ranks(rate.hits, rate.trials, len(others), int(share * len(others) + 1e-9))
         figures.append(replace(figure_of_rate(name, rate, limits, red), p_value=exact))
     return figures
@@ -204,8 +211,9 @@ def check_unmixing(
         figure_of_rate("members found", result.members, limits, limits.unmixed_members_red),
     ]
     sentence = (
-        f"With {len(pool.candidates):,} candidates, all members were found in {result.digests.share:.1%} of {total} "
-        f"digests, and {result.members.share:.1%} of single members (chance: {result.members.chance:.2%})."
+        f"With {len(pool.candidates):,} candidates, all members were found in {percent(result.digests.share)} of "
+        f"{total} digests, and {percent(result.members.share)} of single members (chance: "
+        f"{percent(result.members.chance, 2)})."
     )
     if result.gave_up or result.hidden:
         sentence += (

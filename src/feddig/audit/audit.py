@@ -15,16 +15,20 @@ from feddig._version import __version__
 from feddig.audit.attack_checks import Unmixed, check_membership, check_unmixing
 from feddig.audit.audited import AuditedDigests
 from feddig.audit.findings import (
+    GREEN,
     MEANING,
+    PUBLIC,
     Finding,
     Limits,
     count_tests,
     family_threshold,
     finite,
     judge,
+    overall_verdict,
     worst_verdict,
 )
 from feddig.audit.inversion_check import check_inversion
+from feddig.audit.next_steps import next_steps
 from feddig.audit.promise_checks import check_accountant, check_canaries, check_labels, check_numbers
 from feddig.core.samples import ImageSource
 from feddig.digest.denoising import denoise
@@ -93,7 +97,9 @@ def _build_report(
     body = {
         "format_version": FORMAT_VERSION,
         "meaning": MEANING,
-        "light": worst_verdict([check["light"] for check in checks]),
+        "light": overall_verdict([check["light"] for check in checks]),
+        "reason": _reason(checks),
+        "next_steps": next_steps(audited.file, checks, limits, names),
         "attacked": (
             "digests of the file itself, whose mixing was drawn again from its seed"
             if audited.from_file
@@ -111,6 +117,16 @@ def _build_report(
     }
     sealed = content_hash(json.dumps(body, sort_keys=True).encode())
     return body | {"hash": sealed, "made": datetime.now(UTC).isoformat(timespec="seconds")}
+
+
+def _reason(checks: list[dict[str, Any]]) -> str:
+    """Return the sentence of the first check that decides the verdict, and name the others."""
+    worst = worst_verdict([check["light"] for check in checks])
+    if worst in (GREEN, PUBLIC):
+        return "No figure of any check is beyond chance, and every promise is within its limit."
+    first, *others = [check for check in checks if check["light"] == worst]
+    also = "; ".join(check["title"].lower() for check in others)
+    return f"{first['title']}: {first['sentence']}" + (f" Also {worst}: {also}." if also else "")
 
 
 def _describe_inputs(audited: AuditedDigests, limits: Limits, names: dict[str, str]) -> dict[str, Any]:

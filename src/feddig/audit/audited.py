@@ -100,9 +100,7 @@ def prepare_audit(
     if mixing_seed is not None:
         known = find_groups(file, members.labels, mixing_seed)
     else:
-        left_out = file.facts["left_out"]
-        assert isinstance(left_out, int)
-        used = len(file) * len(weights_of(file.facts)) + left_out
+        used = count_records(file)
         if used != len(members):
             raise DataError(
                 f"--members: {len(members)} images, but the digests were made of {used}; give exactly the images "
@@ -111,6 +109,13 @@ def prepare_audit(
         known = make_trial_digests(file, features_of(members), members.labels, seed)
     attacked = known.some(budget.digests, torch_stream(seed, "audit", "digests"))
     return AuditedDigests(file, attacked, known, mixing_seed is not None, images, budget, seed)
+
+
+def count_records(file: Digest) -> int:
+    """Return how many records a digest was made of, including those that filled no group."""
+    left_out = file.facts["left_out"]
+    assert isinstance(left_out, int)
+    return len(file) * len(weights_of(file.facts)) + left_out
 
 
 def _check_images(file: Digest, images: AuditImages) -> None:

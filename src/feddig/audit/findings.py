@@ -14,9 +14,9 @@ from feddig.attacks.statistics import Estimate, SuccessRate, p_value_of_mean, p_
 from feddig.errors import SettingError, nearest
 from feddig.settings import setting
 
-GREEN, AMBER, RED, NOT_RUN = "green", "amber", "red", "not run"
-VERDICTS = (NOT_RUN, GREEN, AMBER, RED)
-"""From harmless to harmful."""
+GREEN, AMBER, RED, NOT_RUN, PUBLIC = "green", "amber", "red", "not run", "public"
+VERDICTS = (PUBLIC, GREEN, NOT_RUN, AMBER, RED)
+"""From harmless to harmful. `public` is for what the adjacency declares public; it decides nothing."""
 MEANING = (
     "A pass means that these attacks failed, never that the digests are private: another attack may succeed."
 )
@@ -27,15 +27,22 @@ class Limits:
     """From where on a verdict is amber or red.
 
     Where chance is known, a check is amber as soon as a figure is beyond chance. It is red if the low end of the
-    figure's interval is also above the limit.
+    figure's interval is also more than the limit above chance, and above non-members of the same class.
     """
 
-    interval_level: float = setting(0.95, "level of intervals and of the canaries' bound", above=0, below=1)
+    interval_level: float = setting(0.95, "level of intervals", above=0, below=1)
     family_level: float = setting(
-        0.99, "probability that no figure is called beyond chance by accident", above=0, below=1
+        0.99,
+        "probability that no figure is called beyond chance by accident, and level of the canaries' bound",
+        above=0,
+        below=1,
     )
     record_epsilon_amber: float = setting(1.0, "record epsilon above this is amber", least=0)
     record_epsilon_red: float = setting(10.0, "record epsilon above this is red", least=0)
+    record_delta_amber: float = setting(1e-5, "record delta above this is amber", least=0, below=1)
+    record_delta_red: float = setting(
+        1e-3, "record delta above this, or above 1 over the number of records, is red", least=0, below=1
+    )
     seeded_is_red: bool = setting(True, "noise from a seed is red: anyone with the seed can remove it")
     canary_epsilon_amber: float = setting(1.0, "epsilon proved by canaries above this is amber", least=0)
     canary_epsilon_red: float = setting(
@@ -43,16 +50,29 @@ class Limits:
         "epsilon proved by canaries above this is red where none is claimed; above a claim it always is",
         least=0,
     )
-    membership_auc_red: float = setting(0.6, "area under a membership curve", least=0.5, most=1)
-    true_positives_1_red: float = setting(0.05, "members found at 1 % false positives", least=0, most=1)
-    true_positives_01_red: float = setting(0.01, "members found at 0.1 % false positives", least=0, most=1)
-    linked_red: float = setting(0.05, "records linked to their digest", least=0, most=1)
-    unmixed_digests_red: float = setting(0.01, "digests whose members were all found", least=0, most=1)
-    unmixed_members_red: float = setting(0.05, "single members found by unmixing", least=0, most=1)
-    inversion_red: float = setting(
-        0.75, "digests whose recovered image is closer to a member than to non-members", least=0.5, most=1
+    membership_auc_red: float = setting(0.1, "area under a membership curve above 0.5", least=0, most=0.5)
+    true_positives_1_red: float = setting(
+        0.04, "members found at 1 % false positives, above 1 %", least=0, most=1
     )
-    label_records_red: float = setting(0.9, "records whose class the labels reveal", least=0, most=1)
+    true_positives_01_red: float = setting(
+        0.01, "members found at 0.1 % false positives, above 0.1 %", least=0, most=1
+    )
+    linked_red: float = setting(0.05, "records linked to their digest, above chance", least=0, most=1)
+    unmixed_digests_red: float = setting(
+        0.01, "digests whose members were all found, above chance", least=0, most=1
+    )
+    unmixed_members_red: float = setting(
+        0.05, "single members found by unmixing, above chance", least=0, most=1
+    )
+    inversion_red: float = setting(
+        0.25,
+        "digests whose recovered image is closer to a member than to non-members, above 0.5",
+        least=0,
+        most=0.5,
+    )
+    label_records_red: float = setting(
+        0.5, "records whose class the labels reveal, above chance", least=0, most=1
+    )
 
 
 def read_limits(path: Path | None) -> Limits:
@@ -93,7 +113,8 @@ class AttackBudget:
     """Candidates for unmixing, including the members."""
     records: int = 2000
     """Members, and non-members, that are tested for membership in the file."""
-    canaries: int = 1000
+    canaries: int = 250_000
+    """Planted records; fewer are used if they can refute the claimed epsilon."""
     public: int = 10_000
     """Public images that attackers learn from."""
     inverted: int = 100
@@ -113,7 +134,7 @@ class AttackBudget:
             digests=min(self.digests, 150),
             pool=min(self.pool, 3000),
             records=min(self.records, 500),
-            canaries=min(self.canaries, 500),
+            canaries=self.canaries,
             public=min(self.public, 3000),
             inverted=min(self.inverted, 32),
             training_steps=min(self.training_steps, 250),
@@ -135,8 +156,13 @@ class Figure:
     p_value: float | None = None
     """The probability that chance does as well; None if the figure is not tested."""
     red_above: float | None = None
+    """How far above chance and baseline it is red."""
     hits: int | None = None
     trials: int | None = None
+    baseline: float | None = None
+    """The same figure measured for non-members of the same class, where chance is a calculation."""
+    is_share: bool = False
+    """Whether it is shown in percent."""
 
     def is_beyond(self, threshold: float) -> bool:
         """Return whether chance is ruled out."""
@@ -147,7 +173,9 @@ class Figure:
         if not self.is_beyond(threshold):
             return GREEN
         assert self.interval is not None
-        return RED if self.red_above is not None and self.interval[0] > self.red_above else AMBER
+        assert self.chance is not None
+        excess = self.interval[0] - max(self.chance, self.baseline or 0.0)
+        return RED if self.red_above is not None and excess > self.red_above else AMBER
 
 
 def figure_of_rate(name: str, rate: SuccessRate, limits: Limits, red_above: float | None = None) -> Figure:
@@ -161,6 +189,7 @@ def figure_of_rate(name: str, rate: SuccessRate, limits: Limits, red_above: floa
         red_above,
         rate.hits,
         rate.trials,
+        is_share=True,
     )
 
 
@@ -192,6 +221,8 @@ class Finding:
     details: Mapping[str, Any] = field(default_factory=dict)
     limits: Sequence[str] = ()
     """The names of the limits that decided."""
+    is_declared: bool = False
+    """Whether the adjacency declares public what this check finds: its verdict is then `public`."""
 
 
 def judge(findings: Sequence[Finding], limits: Limits) -> list[dict[str, Any]]:
@@ -201,8 +232,8 @@ def judge(findings: Sequence[Finding], limits: Limits) -> list[dict[str, Any]]:
 
 
 def _judge(number: int, finding: Finding, threshold: float, limits: Limits) -> dict[str, Any]:
-    verdict = finding.minimum
-    if verdict != NOT_RUN:
+    verdict = PUBLIC if finding.is_declared else finding.minimum
+    if verdict not in (NOT_RUN, PUBLIC):
         verdict = worst_verdict([verdict, *(figure.verdict(threshold) for figure in finding.figures)])
     return {
         "number": number,
@@ -222,6 +253,12 @@ def worst_verdict(verdicts: Sequence[str]) -> str:
     return max(verdicts, key=VERDICTS.index, default=NOT_RUN)
 
 
+def overall_verdict(verdicts: Sequence[str]) -> str:
+    """Return the verdict of an audit: the worst one; what was not run is never green."""
+    worst = worst_verdict(verdicts)
+    return AMBER if worst == NOT_RUN else worst
+
+
 def family_threshold(findings: Sequence[Finding], limits: Limits) -> float:
     """Return the p-value below which a single figure counts as beyond chance."""
     return (1 - limits.family_level) / max(1, count_tests(findings))
@@ -230,6 +267,11 @@ def family_threshold(findings: Sequence[Finding], limits: Limits) -> float:
 def count_tests(findings: Sequence[Finding]) -> int:
     """Count the one-sided tests."""
     return sum(figure.p_value is not None for finding in findings for figure in finding.figures)
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """Return a share in percent, for a sentence."""
+    return "unknown" if share is None else f"{100 * share:.{digits}f} %"
 
 
 def finite(value: Any) -> Any:

@@ -90,6 +90,12 @@ def load_images(option: str, text: str, data_dir: Path | None, silo: int = 0) ->
     return images.choose(np.arange(first, last + 1))
 
 
+def place_of(text: str) -> str:
+    """Return PLACE of PLACE[:PART][:FIRST-LAST]."""
+    read = _SPEC.fullmatch(text)
+    return read["place"] if read else ""
+
+
 def find_place(option: str, place: str, data_dir: Path | None) -> tuple[str, Path | None]:
     """Return data.name and data.path of an experiment for a known data set, a file or a folder."""
     if place in NAMED:

@@ -16,7 +16,7 @@ from feddig.attacks.inversion import (
     train_denoiser,
 )
 from feddig.audit.audited import AuditedDigests, features_of, image_shape
-from feddig.audit.findings import Figure, Finding, Limits, figure_of_mean, figure_of_rate
+from feddig.audit.findings import Figure, Finding, Limits, figure_of_mean, figure_of_rate, percent
 
 COMPARED = 16
 """Members of a digest that an image is compared with, at most."""
@@ -45,8 +45,8 @@ def check_inversion(
     name, best = max(results.items(), key=lambda each: each[1].closer.share)
     sentence = (
         f"The image recovered from a digest ({name}) was closer to one of its members than to non-members of the "
-        f"same classes in {best.closer.share:.0%} of {count} digests (chance: 50 %); SSIM {best.ssim.value:.3f}, for "
-        f"non-members {best.ssim.chance:.3f}."
+        f"same classes in {percent(best.closer.share, 0)} of {count} digests (chance: 50 %); SSIM "
+        f"{best.ssim.value:.3f}, for non-members {best.ssim.chance:.3f}."
     )
     details = {
         "digests": count,

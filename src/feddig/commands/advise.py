@@ -2,6 +2,7 @@
 
 import json
 import math
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -109,7 +110,7 @@ def advise_command(
 
     from feddig.advise.advice_files import terminal_table, write_advice
     from feddig.advise.choose import UserLimits, choose_setting, explain_choice
-    from feddig.advise.grid import ShortRun, list_settings, shorten_experiment
+    from feddig.advise.grid import ShortRun, chosen_settings, list_settings, shorten_experiment
     from feddig.advise.sweep import sweep
     from feddig.audit.findings import AttackBudget
 
@@ -144,7 +145,8 @@ def advise_command(
         raise FedDigError(f"every setting failed; the first: {next(iter(swept.failures.values()))}")
     limits = UserLimits(max_link_rate, max_record_epsilon, min_accuracy)
     choice = choose_setting(swept.results, limits)
-    advice = write_advice(out, swept.results, swept.failures, swept.facts, choice, limits)
+    block = chosen_settings(shared, choice.result.setting)
+    advice = write_advice(out, swept.results, swept.failures, swept.facts, choice, limits, block)
     if as_json:
         print(json.dumps({"path": str(out), **advice}, indent=2, allow_nan=False))
         return
@@ -154,7 +156,12 @@ def advise_command(
         print(f"failed: {name}: {why}")
     print("\n" + "\n".join(explain_choice(choice, limits, len(swept.results))))
     print("\n" + "\n".join(f"- {sentence}" for sentence in advice["caveats"]))
-    print(f"\nadvice  {out / 'advice.json'}")
+    print(f"\nadvice  {out / 'advice.json'}\n")
+    experiment = "experiment.toml" if file is None else file
+    said = "Put these settings" if choice.is_met else "These settings miss a limit. To use them, put them"
+    print(f"{said} into {experiment}, make a digest and audit it.\n\n{block}\n")
+    words = ["feddig", "digest", "make", str(experiment), "--silo", str(swept.facts["silo"])]
+    print(f"next    {shlex.join([*words, '--out', 'digest.safetensors'])}")
 
 
 def _data_settings(data: str | None, data_dir: Path | None) -> list[str]:

@@ -59,7 +59,9 @@ def audit_command(
     ] = None,
     digests_at_most: Annotated[int, typer.Option(min=10, help="Digests to attack, at most.")] = 400,
     pool: Annotated[int, typer.Option(min=20, help="Candidates for unmixing, members included.")] = 10_000,
-    canaries: Annotated[int, typer.Option(min=10, help="Planted records.")] = 1000,
+    canaries: Annotated[
+        int, typer.Option(min=10, help="Planted records, at most; as many as can refute the claim are used.")
+    ] = 250_000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the audit's own random numbers.")] = 0,
     threads: Annotated[
         int, typer.Option(min=1, help="CPU threads; such small networks gain little from more.")
@@ -121,7 +123,13 @@ def audit_command(
     audit = run_audit(
         audited,
         limits,
-        names={"digests": digests.name, "members": members, "holdout": holdout, "public": public or ""},
+        names={
+            "digests": digests.name,
+            "members": members,
+            "holdout": holdout,
+            "public": public or "",
+            "encoder": encoder,
+        },
         guidance=producers,
         report=lambda text: console.print(text, highlight=False),
     )
@@ -190,12 +198,17 @@ def _fails(verdict: str, fail_on: FailOn) -> bool:
 
 
 def _print(report: dict[str, Any], out: Path, *, pictured: bool) -> None:
-    verdict, checks = report["light"], report["checks"]
-    worst = sum(check["light"] == verdict for check in checks)
-    print(f"Verdict: {verdict} ({worst} of {len(checks)} checks). {report['meaning']}\n")
-    for check in checks:
+    print(f"Verdict: {report['light']}. {report['meaning']}\n")
+    for check in report["checks"]:
         print(f"{check['number']} {check['light']:<8} {check['title']}")
         print(f"           {check['sentence']}")
-    print(f"\nfigures {out / 'audit.json'}\npage    {out / 'report.html'}")
+    print(f"\nfigures {out / 'audit.json'}\npage    {out / 'report.html'}\n")
+    steps = report["next_steps"]
+    print(steps["said"])
+    if steps["settings"]:
+        print(f"\n{steps['settings']}\n")
+    print(f"next    {steps['next']}")
+    if report["light"] != "green":
+        print(f"search  {steps['advise']}")
     if pictured:
         print("The page shows members' own images: keep it at the silo.", file=sys.stderr)

@@ -76,8 +76,9 @@ def audit_page(report: Mapping[str, Any], pictures: Mapping[str, bytes]) -> str:
     main = (
         f'<section class="scenario"><p class="eyebrow">Audit of the digests of silo {escape(silo)}</p>'
         f'<h1 class="{rating_colour(rating)}">{_title(rating, checks)}</h1>'
-        f'<p class="lede">{escape(report["meaning"])}</p>'
-        f"{warning}<p>Attacked: {escape(report['attacked'])}. {NOT_COVERED}</p>{_overview(checks)}</section>"
+        f'<p class="lede">{escape(report.get("reason", ""))}</p>'
+        f"<p>{escape(report['meaning'])}</p>{warning}<p>Attacked: {escape(report['attacked'])}. {NOT_COVERED}</p>"
+        f"{_overview(checks)}</section>{_steps(report.get('next_steps'))}"
         + "".join(_check_section(check, _picture(check["name"], report, pictures)) for check in checks)
         + _subject_section(report)
         + _repeat_section(report)
@@ -86,10 +87,23 @@ def audit_page(report: Mapping[str, Any], pictures: Mapping[str, bytes]) -> str:
 
 
 def _title(rating: str, checks: Sequence[Mapping[str, Any]]) -> str:
-    """Return the worst rating, and how many checks have it."""
-    count = sum(check["light"] == rating for check in checks)
-    verb = "is" if count == 1 else "are"
-    return escape(f"{rating.capitalize()}: {count} of {len(checks)} checks {verb} {rating}")
+    """Return the verdict, and how many checks it is due to; what was not run makes it amber."""
+    lights = [check["light"] for check in checks]
+    due = rating if rating in lights else "not run"
+    count = lights.count(due)
+    verb = ("is" if count == 1 else "are") if due == rating else ("was" if count == 1 else "were")
+    return escape(f"{rating.capitalize()}: {count} of {len(checks)} checks {verb} {due}")
+
+
+def _steps(steps: Mapping[str, str] | None) -> str:
+    """Return what to do next: settings and commands to copy."""
+    if not steps:
+        return ""
+    settings = copyable(steps["settings"], "settings") if steps["settings"] else ""
+    return (
+        f"<section><h2>What to do</h2><p>{escape(steps['said'])}</p>{settings}{copyable(steps['next'], 'command')}"
+        f"<p>This command searches for settings within the limits:</p>{copyable(steps['advise'], 'command')}</section>"
+    )
 
 
 def _overview(checks: Sequence[Mapping[str, Any]]) -> str:
@@ -145,12 +159,15 @@ def _figures_table(name: str, figures: Sequence[Mapping[str, Any]], beyond: Sequ
 
 def _figure_row(figure: Mapping[str, Any], *, is_beyond: bool) -> str:
     value, interval, chance, p_value = (figure[key] for key in ("value", "interval", "chance", "p_value"))
+    shown = _percent if figure.get("is_share") else _format
+    baseline = figure.get("baseline")
+    beside = "" if baseline is None else f" ({shown(baseline)} for non-members)"
     is_tiny = isinstance(p_value, float) and p_value < 1e-4
     cells = (
         head_cell(figure["name"]),
-        number_cell(_sort_value(value), _format(value)),
-        f'<td class="interval">{"" if interval is None else f"{_format(interval[0])} to {_format(interval[1])}"}</td>',
-        number_cell(_sort_value(chance), _format(chance)),
+        number_cell(_sort_value(value), shown(value)),
+        f'<td class="interval">{"" if interval is None else f"{shown(interval[0])} to {shown(interval[1])}"}</td>',
+        number_cell(_sort_value(chance), shown(chance) + beside),
         number_cell(_sort_value(p_value), "< 0.0001" if is_tiny else _format(p_value)),
         f"<td>{_share_line(figure)}</td>",
     )
@@ -190,6 +207,15 @@ def _format(value: Any) -> str:
     if value == "inf":
         return "infinite"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _percent(value: Any) -> str:
+    """Format a share in percent, with a decimal more where it is small."""
+    return (
+        f"{100 * value:.{2 if 0 < value < 0.01 else 1}f} %"
+        if isinstance(value, float | int)
+        else _format(value)
+    )
 
 
 def _folded(title: str, facts: Mapping[str, Any]) -> str:

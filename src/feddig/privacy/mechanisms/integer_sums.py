@@ -108,7 +108,9 @@ class IntegerSums(Mechanism, ABC):
         if not (math.isfinite(privacy.epsilon) and privacy.epsilon > 0):
             raise SettingError(f"privacy.epsilon: must be a finite number above 0, not {privacy.epsilon}")
         if privacy.unit == "record" and privacy.group_limit != 1:
-            raise SettingError('privacy.group_limit: is for groups; leave it out, or set privacy.unit = "group"')
+            raise SettingError(
+                'privacy.group_limit: is for groups; leave it out, or set privacy.unit = "group"'
+            )
         if privacy.adjacency not in ADJACENCIES:
             known = nearest(privacy.adjacency, ADJACENCIES)
             raise SettingError(f"privacy.adjacency: {privacy.adjacency!r} is not known; {known}")
