@@ -2,6 +2,7 @@
 
 import importlib
 import io
+import itertools
 import json
 import os
 import shutil
@@ -219,6 +220,38 @@ def test_everybody_reads_what_a_record_is_promised(
     for file in (whole.moderator.run_sheet, whole.silo("silo-0").run_sheet, whole.silo("silo-1").contract):
         assert promise in file.read_text()
     assert read_contract(whole.contract).experiment.promises_privacy
+
+
+def test_a_silo_makes_its_digest_and_audits_it_before_it_leaves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the run sheet says: three commands, of which the third, which connects, is not given here."""
+    init(tmp_path / "f", "--silos", 2, "--classes", "cat,dog", "--image", "1x16x16", *SOUND)
+    silo = FederationFolder(tmp_path / "f").silo("silo-0")
+    stream = np.random.default_rng(0)
+    for name, number in itertools.product(("cat", "dog"), range(200)):
+        (silo.path / "data" / name).mkdir(parents=True, exist_ok=True)
+        pixels = stream.integers(0, 255, (16, 16), dtype=np.uint8)
+        Image.fromarray(pixels).save(silo.path / "data" / name / f"{name}{number}.png")
+    sheet = silo.run_sheet.read_text()
+    assert sheet.index("feddig digest make .") < sheet.index("feddig audit . --out audit")
+    assert sheet.index("feddig audit .") < sheet.index("feddig federation silo .")
+
+    def give(*words: object) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out + said.err
+
+    out = tmp_path / "audit"
+    assert "make it with `feddig digest make" in give("audit", silo.path, "--out", out)[1]
+    assert give("digest", "make", silo.path)[0] == 0
+    assert silo.digest.exists()
+    assert "exists already" in give("digest", "make", silo.path)[1]
+    code, said = give("audit", silo.path, "--out", out, "--quick", "--no-pictures", "--canaries", 1000)
+    assert code == 0
+    assert f"feddig federation silo {silo.path}" in said or f"feddig digest make {silo.path}" in said
+    assert json.loads((out / "audit.json").read_text())["command"].startswith(f"feddig audit {silo.path} ")
 
 
 def test_a_real_federation_holds_no_data_and_every_party_gets_its_encoder(tmp_path: Path) -> None:

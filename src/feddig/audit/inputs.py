@@ -34,8 +34,8 @@ _SPEC = re.compile(
 def load_inputs(
     digest: Digest,
     *,
-    members: str,
-    holdout: str,
+    members: str | Images,
+    holdout: str | Images,
     public: str | None,
     encoder: str,
     data_dir: Path | None,
@@ -69,8 +69,13 @@ def load_inputs(
     )
 
 
-def load_images(option: str, text: str, data_dir: Path | None, silo: int = 0) -> Images:
-    """Load PLACE[:PART][:FIRST-LAST], where PLACE is a known name, an .npz file, a folder or an experiment's file."""
+def load_images(option: str, text: str | Images, data_dir: Path | None, silo: int = 0) -> Images:
+    """Load PLACE[:PART][:FIRST-LAST], where PLACE is a known name, an .npz file, a folder or an experiment's file.
+
+    Images that are loaded already are returned as they are.
+    """
+    if isinstance(text, Images):
+        return text
     read = _SPEC.fullmatch(text)
     if read is None:
         raise SettingError(f"{option}: is empty; give a data set's name, an .npz file or a folder")

@@ -30,8 +30,12 @@ def next_steps(
     place = place_of(names.get("members", ""))
     experiment = place if place.endswith(".toml") else "experiment.toml"
     digests = Path(names.get("digests", "digest.safetensors"))
-    again = ["digest", "make", experiment, "--silo", str(file.silo)]
+    share = ["--silo", str(file.silo)] if place.endswith(".toml") else ["--all-data"]
+    again = ["digest", "make", experiment, *share]
     again += ["--out", f"{digests.stem}-2{digests.suffix}"]
+    if "silo" in names:
+        again = ["digest", "make", names["silo"]]
+        experiment = "a new contract"
     if sections:
         said = f"Put these settings into {experiment}, make the digests again, and audit them again."
     elif RED in lights.values():
@@ -41,7 +45,12 @@ def next_steps(
         )
     else:
         said, again = "No setting has to change. Look at what the file contains before you send it.", []
-    data = [experiment] if place.endswith(".toml") else ["--data", place] if place else []
+        if "silo" in names:
+            said, again = (
+                "No setting has to change. The digest leaves when you start.",
+                ["federation", "silo", names["silo"]],
+            )
+    data = [place] if place.endswith(".toml") else ["--data", place] if place and "silo" not in names else []
     advise = ["advise", *data, "--max-link-rate", f"{_linked_limit(checks, limits):.2g}"]
     advise += ["--max-record-epsilon", f"{limits.record_epsilon_red:g}"]
     return {

@@ -4,15 +4,20 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
+from feddig.commands.federation import need_flower
 from feddig.commands.options import DataDir, Json, Level, LogLevel, Quiet, show_log
 from feddig.errors import DivergenceError, FedDigError
+
+if TYPE_CHECKING:
+    from feddig.data.dataset import Images
 
 
 class FailOn(StrEnum):
@@ -29,10 +34,21 @@ FAILED = 1
 
 
 def audit_command(
-    digests: Annotated[Path, typer.Option(help="Digest file that is to be sent.")],
-    members: Annotated[str, typer.Option(metavar="DATA", help=f"The images it was made of: {DATA}.")],
-    holdout: Annotated[str, typer.Option(metavar="DATA", help="Images of the same kind that were not used.")],
     out: Annotated[Path, typer.Option(help="New folder for report.html, audit.json and pictures.")],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[DIR]",
+            help="A silo's folder of a federation: its digest, its images, and its validation images as holdout.",
+        ),
+    ] = None,
+    digests: Annotated[Path | None, typer.Option(help="Digest file that is to be sent.")] = None,
+    members: Annotated[
+        str | None, typer.Option(metavar="DATA", help=f"The images it was made of: {DATA}.")
+    ] = None,
+    holdout: Annotated[
+        str | None, typer.Option(metavar="DATA", help="Images of the same kind that were not used.")
+    ] = None,
     public: Annotated[
         str | None,
         typer.Option(
@@ -40,8 +56,8 @@ def audit_command(
         ),
     ] = None,
     encoder: Annotated[
-        str, typer.Option(help="The digests' encoder: default, even, or its file.")
-    ] = "default",
+        str | None, typer.Option(help="The digests' encoder: even, or its file; without it, default.")
+    ] = None,
     guidance: Annotated[
         Path | None,
         typer.Option(
@@ -93,6 +109,13 @@ def audit_command(
     from feddig.runs.build import learn_guidance
 
     torch.set_num_threads(threads)
+    own = None if folder is None else _read_silo(folder)
+    if own is not None:
+        digests, members, encoder = digests or own.digest, members or str(folder), encoder or own.encoder
+        holdout = holdout or f"{folder}:validation"
+    if digests is None or members is None or holdout is None:
+        raise FedDigError("--digests, --members and --holdout: give all three, or a silo's folder")
+    encoder = encoder or "default"
     limits, digest = read_limits(thresholds), read_digest(digests)
     budget = AttackBudget(digests=digests_at_most, pool=pool, canaries=canaries)
     budget = budget.quick() if quick else budget
@@ -100,8 +123,8 @@ def audit_command(
     console.print("reading and encoding images", highlight=False)
     images = load_inputs(
         digest,
-        members=members,
-        holdout=holdout,
+        members=own.train if own is not None and members == str(folder) else members,
+        holdout=own.validation if own is not None and holdout == f"{folder}:validation" else holdout,
         public=public,
         encoder=encoder,
         data_dir=data_dir,
@@ -129,6 +152,7 @@ def audit_command(
             "holdout": holdout,
             "public": public or "",
             "encoder": encoder,
+            **({} if folder is None else {"silo": str(folder)}),
         },
         guidance=producers,
         report=lambda text: console.print(text, highlight=False),
@@ -137,13 +161,14 @@ def audit_command(
     if pictures and audit.pictures:
         drawn["inversion"] = draw_recovered(audit.pictures)
     given = {
-        "digests": digests, "members": members, "holdout": holdout, "public": public, "encoder": encoder,
+        **({"digests": digests, "members": members, "holdout": holdout, "encoder": encoder} if own is None else {}),
+        "public": public,
         "guidance": guidance, "thresholds": thresholds, "mixing-seed": mixing_seed,
         "digests-at-most": digests_at_most, "pool": pool, "canaries": canaries, "seed": seed,
         "threads": threads, "quick": quick, "no-pictures": not pictures, "data-dir": data_dir, "out": "again",
     }  # fmt: skip
     shown = [*audit.pictures] if "inversion" in drawn else []
-    report = {**audit.report, "command": _command_line(given), "pictured": shown}
+    report = {**audit.report, "command": _command_line(folder, given), "pictured": shown}
     write_audit(out, report, drawn)
     _rebuild_run_page(out, console)
     if as_json:
@@ -152,6 +177,33 @@ def audit_command(
         _print(report, out, pictured="inversion" in drawn)
     if _fails(report["light"], fail_on):
         raise typer.Exit(FAILED)
+
+
+@dataclass(frozen=True)
+class _Silo:
+    """What an audit needs from a silo's folder."""
+
+    digest: Path
+    encoder: str
+    train: "Images"
+    validation: "Images"
+
+
+def _read_silo(path: Path) -> _Silo:
+    need_flower()
+    from feddig.federation.contract import read_contract
+    from feddig.federation.folders import SiloFolder
+    from feddig.federation.silo_data import load_silo_data, read_silo_file
+
+    folder = SiloFolder(path)
+    contract = read_contract(folder.contract)
+    if not folder.digest.exists():
+        raise FedDigError(f"{folder.digest}: no such file yet; make it with `feddig digest make {path}`")
+    return _Silo(
+        folder.digest,
+        contract.experiment.digest.encoder,
+        *load_silo_data(read_silo_file(folder.silo_file), contract),
+    )
 
 
 def _check_out(out: Path) -> None:
@@ -180,9 +232,9 @@ def _rebuild_run_page(out: Path, console: Console) -> None:
         console.print(f"the run's page shows it now: {page}", markup=False, highlight=False, soft_wrap=True)
 
 
-def _command_line(options: Mapping[str, Any]) -> str:
+def _command_line(folder: Path | None, options: Mapping[str, Any]) -> str:
     """Return the command that repeats this audit; options that were not given are left out."""
-    words = ["feddig", "audit"]
+    words = ["feddig", "audit", *([] if folder is None else [str(folder)])]
     for name, value in options.items():
         if value is True:
             words.append(f"--{name}")

@@ -50,7 +50,7 @@ _SILO = """# Run sheet of silo {silo}, {member}, in {name}
 4. Say in `silo.toml` where your images are: a folder with a folder of images per class, an .npz file with x_train,
    y_train, x_test and y_test, or a folder of IDX files. Images must be {shape} (channels, height, width). Classes,
    in this order: {classes}.
-5. Start, in this folder, and leave it running:
+{steps}. Start, in this folder, and leave it running:
 
        feddig federation silo .
 
@@ -59,11 +59,20 @@ _SILO = """# Run sheet of silo {silo}, {member}, in {name}
    is used in your place. Start it again to come back. If only a proxy leads out, set HTTPS_PROXY=http://host:port
    first; the proxy must pass TLS through unchanged.
 
-Your images never leave this machine. What leaves is your digest, once, and in each round the update of the model;
-`released/` holds the digest as it was sent and the ledger of what it costs (`feddig ledger show released/{ledger}`).
-Keep `released/`: without it a new digest would have to be made, which reveals more and is refused.
+Your images never leave this machine. What leaves is your digest, once, and in each round the update of the model.
+`released/` holds the digest as it was sent and your last answers; without it a new digest would have to be made, which
+reveals more and is refused. What releases cost is noted in the ledger of your data, which all federations share;
+`ledger` under `[data]` in `silo.toml` says where it is, if not in your own folder.
 The node runs the FedDig that you installed, whatever app its moderator sends.
 """
+
+_AUDIT = """5. Make your digest, attack it on your own machine, and read `audit/report.html`. Nothing leaves before
+   step 6:
+
+       feddig digest make .
+       feddig audit . --out audit
+
+6"""
 
 _OWN_KEY = """Copy into it the `key` that you made with `feddig federation
    key`; it proves that you are {member}, never left your machine, and is given to nobody."""
@@ -88,10 +97,10 @@ def silo_sheet(contract: Contract, silo: int, folder: SiloFolder, version: str) 
         silo=silo,
         member=member,
         key=key.format(member=member),
+        steps=_AUDIT if contract.experiment.recipe.collects_digests else "5",
         address=contract.address,
         shape=" x ".join(map(str, contract.image_shape)),
         classes=", ".join(contract.classes),
-        ledger=folder.ledger.name,
         version=version,
     )
     return page + _agreed(contract)
