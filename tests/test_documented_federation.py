@@ -128,7 +128,10 @@ def test_organisations_with_keys_of_their_own_go_as_page_and_run_sheets_say() ->
     of_moderator, of_silo = documented("feddig federation moderator"), documented("feddig federation silo")
     on_sheets = [commands_of("sheet", sheet_of(party)) for party in (moderator, *silos)]
     assert on_sheets[0][0].words == of_moderator.words
-    assert [sheet[0].words for sheet in on_sheets[1:]] == [of_silo.words] * 2
+    for sheet in on_sheets[1:]:
+        assert [command.words[1] for command in sheet[:2]] == ["digest", "audit"]
+        assert sheet[2].words == of_silo.words
+    do(on_sheets[1][0], folder=silos[0])  # the other silo makes its digest when it is asked for it
     begun = [(of_moderator, moderator), *((of_silo, silo) for silo in silos)]
     with going_on(begun, whole) as (first, *others):
         until((moderator / "status.json").exists, first)
