@@ -2,6 +2,7 @@
 
     python benchmarks/feddig_plus.py emnist-byclass --data-dir FOLDER --methods plus --rates .001,.005
     python benchmarks/feddig_plus.py emnist-byclass --data-dir FOLDER --seeds 0,1,2,3,4 --rates best
+    python benchmarks/feddig_plus.py emnist-byclass --table
 
 A cell is a method, a scenario, a learning rate and a seed. Each finished cell is a line of OUT/<data set>.jsonl and is
 skipped when the command is given again. Seed 100 chooses: its cells hold the validation accuracy, pooled over
@@ -16,12 +17,13 @@ quarter of the rounds most.
 import argparse
 import json
 import logging
+import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, stdev
 from typing import Any
 
 import torch
@@ -47,6 +49,16 @@ METHODS: dict[str, Mapping[str, Any]] = {
     "plus": PLUS,
     "plus-no-votes": {**PLUS, "moderator.votes": 0.0},
     "plus-no-prior": {**PLUS, "algorithm.prior_correction": False},
+    "plus-epsilon-8": {
+        **PLUS,
+        "privacy.mechanism": "discrete-gaussian",
+        "privacy.epsilon": 8.0,
+        "privacy.delta": 1e-6,
+        "privacy.clip_bound": 350.0,
+        "digest.encoder": "even",
+        "digest.samples_per_digest": 64,
+        "digest.mixing": "within-class",
+    },
     "fedavg": {"algorithm.name": "fedavg"},
     "feddig": {"algorithm.name": "feddig"},
     "feddig-prior": {"algorithm.name": "feddig", **PRIOR},
@@ -143,8 +155,52 @@ def best_rate(cells: Iterable[Mapping[str, Any]], method: str, scenario: str) ->
     return float(max(tried, key=at_the_end)["lr"])
 
 
+STUDENT = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
+"""By the number of values: how many standard errors a 95 % interval reaches on each side."""
+
+
+def scores(cells: Iterable[Mapping[str, Any]], scenario: str) -> dict[str, dict[int, float]]:
+    """Return accuracy by name and seed: each method with its chosen rate, its parts, and the models that stopped."""
+    cells = list(cells)
+    found: dict[str, dict[int, float]] = {}
+    for cell in cells:
+        if cell["seed"] == CHOOSING or cell["scenario"] != scenario:
+            continue
+        method, seed = cell["method"], cell["seed"]
+        if cell["lr"] != best_rate(cells, method, scenario):
+            continue
+        for part in cell["accuracy"]:
+            name = method if part == "whole" else f"{method}, {part}"
+            found.setdefault(name, {})[seed] = at_the_end(cell, part)
+        if cell["first_leave"]:
+            found.setdefault(f"{method}, stopped", {})[seed] = before_the_leave(cell)
+    return found
+
+
+def say(values: Sequence[float]) -> str:
+    """Return the mean, with its 95 % interval where there are several values."""
+    if len(values) < 2:
+        return f"{values[0]:.1f}"
+    return f"{fmean(values):.1f} ± {STUDENT[len(values)] * stdev(values) / math.sqrt(len(values)):.1f}"
+
+
+def table(cells: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table for each scenario: accuracy, and how far FedDig+ is above it, paired by seed."""
+    lines = []
+    for scenario in sorted({cell["scenario"] for cell in cells if cell["seed"] != CHOOSING}):
+        found = scores(cells, scenario)
+        ours = found.get("plus", {})
+        lines += [f"{scenario}:", "", "| | accuracy | FedDig+ above it | seeds |", "|---|---|---|---|"]
+        for name, by_seed in sorted(found.items(), key=lambda item: -fmean(item[1].values())):
+            above = [ours[seed] - value for seed, value in by_seed.items() if seed in ours]
+            shown = say(above) if above and name != "plus" else ""
+            lines.append(f"| {name} | {say([*by_seed.values()])} | {shown} | {len(by_seed)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
 def main() -> None:
-    """Run the cells that are still to be run."""
+    """Run the cells that are still to be run, or print what is there."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -156,9 +212,15 @@ def main() -> None:
     parser.add_argument("--seeds", default=str(CHOOSING))
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/feddig-plus"))
+    parser.add_argument(
+        "--table", action="store_true", help="run nothing; print a table of the finished cells"
+    )
     options = parser.parse_args()
     logging.getLogger("feddig").setLevel(logging.WARNING)
     file = options.out / f"{options.name}.jsonl"
+    if options.table:
+        print(table(read_cells(file)))
+        return
     options.out.mkdir(parents=True, exist_ok=True)
     wanted = product(
         map(int, options.seeds.split(",")),
