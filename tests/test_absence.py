@@ -53,6 +53,11 @@ def test_forever_the_largest_leaves_at_50() -> None:
     assert presence("forever") == [ALWAYS, ALWAYS, [(0, 50)], ALWAYS]
 
 
+def test_never_needs_somebody_who_trains() -> None:
+    with pytest.raises(SettingError, match="with one silo, never leaves nobody to train"):
+        draw_absence("never", sizes=[10], rounds=4)
+
+
 def test_never_the_largest_sends_its_digest_alone() -> None:
     found = drawn("never")
     assert presence("never") == [ALWAYS, ALWAYS, [], ALWAYS]
