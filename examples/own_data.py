@@ -3,8 +3,8 @@
     python examples/own_data.py                 # draws four classes of small pictures first, to have a folder
     python examples/own_data.py photos          # photos/<class>/*.png; or photos/train/<class> and photos/test/<class>
 
-Every image becomes 32 x 32 pixels (data.image_size), and a seeded tenth of each class is for testing unless there is a
-folder for that. The rest is dealt out to four silos, unevenly. At half-time the silo leaves that holds the largest
+Every image becomes 32 x 32 pixels (data.image_size), and a seeded tenth is for testing unless there is a folder for
+that. The rest is dealt out to four silos, unevenly. At half-time the silo leaves that holds the largest
 share of any one class, or the one you name: who is there when is a table of 0 and 1. They train four times:
 
 - FedAvg where nobody leaves: the mark to reach;

@@ -308,7 +308,7 @@ def test_the_command_prints_json_continues_and_recommends(
     assert report["sweep"]["test_images"] == 100
     assert "Recommended: SpD 4, random, none." in told[end:]
     assert '[privacy]\nmechanism = "none"\nrandom = "system"\n' in told[end:]
-    assert told.endswith("next    feddig digest make experiment.toml --silo 1 --out digest.safetensors\n")
+    assert told.endswith("next    feddig digest make experiment.toml --all-data --out digest.safetensors\n")
     assert "1 of 1  SpD 4, random, none  linked" in shown
 
 

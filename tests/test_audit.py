@@ -442,7 +442,8 @@ def test_settings_are_changed_where_a_check_is_red_and_nowhere_else(bench: Bench
     def suggested(file: Digest, encoder: str = "default", **lights: str) -> str:
         return settings_block(suggest_settings(file, lights, Limits(), encoder=encoder), file.facts)
 
-    assert suggested(digest, accountant="amber", labels="red", lattice="red") == ""
+    assert suggested(digest, accountant="amber", lattice="red") == ""
+    assert "label_epsilon = 0.5  # was 1.0" in suggested(digest, labels="red")
     block = suggested(digest, membership="red")
     assert "samples_per_digest = 16  # was 4" in block
     assert "epsilon = 3.5  # was 7.0\nlabel_epsilon = 0.5  # was 1.0" in block
@@ -611,7 +612,7 @@ def test_the_command_writes_a_report_and_a_page(
     said = capsys.readouterr()
     assert said.out.startswith("Verdict: red. ")
     assert 'mechanism = "discrete-gaussian"  # was none\n' in said.out
-    assert "next    feddig digest make experiment.toml --silo 3 --out digest-2.safetensors\n" in said.out
+    assert "next    feddig digest make experiment.toml --all-data --out digest-2.safetensors\n" in said.out
     assert "4 red      Unmixing" in said.out
     assert "never that the digests are private" in said.out.splitlines()[0]
     assert "keep it at the silo" in said.err

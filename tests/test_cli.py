@@ -21,11 +21,13 @@ import pytest
 from PIL import Image
 
 from conftest import draw_tiny_dataset, make_tiny_experiment
-from feddig import read_digest
+from feddig import FedDigError, read_digest
 from feddig._version import __version__
 from feddig.cli import main
 from feddig.experiment.toml import write_experiment
+from feddig.files import path_fingerprint
 from feddig.privacy.ledger import Ledger
+from feddig.runs.release import ledger_of, remember_ledger
 from folders import contents, rows_without_times, snapshot, start_feddig
 
 COMMANDS = [
@@ -331,7 +333,9 @@ def test_digests_with_integer_noise_are_made_and_tell_their_promise(
     assert give("run", tiny, "--quiet", "--out", "run", *sets).code == 0
     said = json.loads(Path("run/summary.json").read_text(encoding="utf-8"))["privacy"]
     assert said.startswith("record epsilon is 8")
-    facts = made(give, tiny, "--out", "mine.safetensors", *sets, "--set", "privacy.random=system")
+    facts = made(
+        give, tiny, "--all-data", "--out", "mine.safetensors", *sets, "--set", "privacy.random=system"
+    )
     assert str(facts["promise"]).startswith(
         f"record epsilon is 8 and delta {'1e-06' if delta else 0} under same-label adjacency (labels are public)"
     )
@@ -719,9 +723,33 @@ def test_for_real_data_somebody_must_choose_what_a_record_is_promised(
     assert said.startswith("privacy.mechanism: for real data, choose. A record is promised nothing")
     assert "Not covered: updates of the model, losses and validation accuracies." in said
     assert "one image, not one patient" in said
-    assert complaint(give("digest", "make", tiny, *SOUND_NPZ)).startswith("--all-data: give it")
+    for words in ([], ["--no-privacy"]):  # the file would still claim its epsilon
+        assert complaint(give("digest", "make", tiny, *SOUND_NPZ, *words)).startswith("--all-data: give it")
+    replacing = ["--set", "privacy.adjacency=replace-one", "--set", "privacy.label_epsilon=1"]
+    assert complaint(give(*whole, *SOUND_NPZ, *replacing)).startswith(
+        "--classes: give the federation's number"
+    )
     assert not (tmp_path / "digest.safetensors").exists()
     assert give(*whole, *SOUND_NPZ, "--quiet").code == 0
+
+
+def test_data_of_two_ledgers_is_not_charged_to_either(tmp_path: Path) -> None:
+    """What was released from one place lies now where something else was released."""
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "images").write_text(name)
+        ledger = ledger_of(tmp_path / name, None)
+        ledger.parent.mkdir(parents=True, exist_ok=True)
+        ledger.touch()
+        remember_ledger(tmp_path / name, ledger, path_fingerprint(tmp_path / name))
+    assert ledger_of(tmp_path / "a", None) != ledger_of(tmp_path / "b", None)
+    (tmp_path / "a" / "images").write_text("b")
+    with pytest.raises(FedDigError, match="is charged in several ledgers"):
+        ledger_of(tmp_path / "a", None)
+    # a folder in it, or around it, is the same data
+    (tmp_path / "b" / "train").mkdir()
+    (tmp_path / "b" / "train" / "more").write_text("c")
+    assert ledger_of(tmp_path / "b" / "train", None) == ledger_of(tmp_path / "b", None)
 
 
 def test_what_a_seeded_file_says_of_itself(give: Give, tiny: Path) -> None:

@@ -24,7 +24,7 @@ from PIL import Image
 from feddig.core.samples import ImageSource, padded_shape
 from feddig.data import Dataset, dataset_from_arrays, load_dataset
 from feddig.data.bundled import load_fashion_mini
-from feddig.data.dataset import Images
+from feddig.data.dataset import Images, hold_out
 from feddig.data.load import NAMES
 from feddig.data.public_sets import FASHION_CLASSES
 from feddig.errors import DataError, SettingError
@@ -493,11 +493,11 @@ def test_a_folder_with_its_own_test_part(with_test_part: Path) -> None:
     dataset = load_dataset("folder", with_test_part, image_size=0)
     assert dataset.class_names == ("cat", "dog")
     assert dataset.classes == 2
-    assert dataset.train.labels.tolist() == [0, 0, 1, 1, 1]
+    assert dataset.train.labels.tolist() == [0, 1, 0, 1, 1], "in the order of their names"
     assert dataset.test.labels.tolist() == [0, 1, 1]
     assert dataset.train.pixels.shape == (5, 3, 10, 12)
     expected = np.asarray(Image.open(with_test_part / "train" / "dog" / "00.png")).transpose(2, 0, 1)
-    assert np.array_equal(dataset.train.pixels[2], expected)
+    assert np.array_equal(dataset.train.pixels[1], expected)
 
 
 @pytest.mark.parametrize("size", [8, 32])
@@ -606,6 +606,32 @@ def test_a_share_can_be_held_out(tmp_path: Path, part: bool) -> None:
     assert (len(dataset.train), len(dataset.test)) == (30, 10)
     none = load_dataset("folder", tmp_path, held_out=0)
     assert (len(none.train), len(none.test)) == (40, 0)
+
+
+def test_in_a_folder_with_parts_a_place_does_not_tell_a_label(tmp_path: Path) -> None:
+    """`data.limit` and an even partition choose by place, so moving an image to another class must move no other."""
+
+    def kept(label: str) -> set[int]:
+        folder = Path(tempfile.mkdtemp(dir=tmp_path))
+        for part, number in itertools.product(("train", "test"), range(60)):
+            own = label if number == 7 else "xyz"[number % 3]
+            (folder / part / own).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.full((8, 8), number, np.uint8)).save(folder / part / own / f"{number}.png")
+        dataset = load_dataset("folder", folder, image_size=0, limit=30, seed=1)
+        return {int(image.max()) for image in dataset.train.pixels}
+
+    assert kept("x") == kept("y") == kept("z")
+
+
+def test_a_new_name_changes_the_parts_of_few_others() -> None:
+    names = [f"{number:03}" for number in range(200)]
+    before = {name for name, apart in zip(names, hold_out(names, 0.1, 0, "test"), strict=True) if apart}
+    assert len(before) == 20
+    for replaced in range(0, 200, 10):
+        other = [*names[:replaced], "new", *names[replaced + 1 :]]
+        after = {name for name, apart in zip(other, hold_out(other, 0.1, 0, "test"), strict=True) if apart}
+        assert len(after) == 20
+        assert len((before ^ after) - {"new", names[replaced]}) <= 1
 
 
 @given(data=st.data())

@@ -199,12 +199,23 @@ def test_a_real_federation_begins_when_somebody_has_chosen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], algorithm: str
 ) -> None:
     words = [*REAL, "--set", f"algorithm.name={algorithm}"]
-    assert "for real data, choose. A record is promised nothing" in refused(
-        capsys, "init", tmp_path / "f", *words
-    )
+    said = refused(capsys, "init", tmp_path / "f", *words)
+    key = "privacy.mechanism" if algorithm == "feddig" else "algorithm.name"
+    assert f"{key}: for real data, choose. A record is promised nothing" in said
     assert not (tmp_path / "f").exists()
     init(tmp_path / "f", *words, "--no-privacy")
     assert "A record is promised nothing" in capsys.readouterr().out
+
+
+def test_a_rehearsal_of_ones_own_images_stays_on_this_machine(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    images_of(tmp_path / "own", {"cat": 25, "dog": 25})
+    keys = ("name=folder", f"path={tmp_path / 'own'}", "partition=iid", "min_samples=8")
+    own = ["--silos", 2, *(word for key in keys for word in ("--set", f"data.{key}"))]
+    said = refused(capsys, "init", tmp_path / "f", *own, "--host", "moderator.example")
+    assert "--host: your own images are split among the folders of a rehearsal" in said
+    init(tmp_path / "f", *own)
 
 
 def test_everybody_reads_what_a_record_is_promised(
@@ -248,6 +259,7 @@ def test_a_silo_makes_its_digest_and_audits_it_before_it_leaves(
     assert give("digest", "make", silo.path)[0] == 0
     assert silo.digest.exists()
     assert "exists already" in give("digest", "make", silo.path)[1]
+    assert "--all-data: " in give("digest", "make", silo.path, "--all-data")[1]
     code, said = give("audit", silo.path, "--out", out, "--quick", "--no-pictures", "--canaries", 1000)
     assert code == 0
     assert f"feddig federation silo {silo.path}" in said or f"feddig digest make {silo.path}" in said

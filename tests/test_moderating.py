@@ -34,7 +34,7 @@ from feddig.federation.wire import (
     read_request,
 )
 from feddig.privacy.ledger import Ledger
-from feddig.privacy.ledger_file import RELEASE, RESEND
+from feddig.privacy.ledger_file import MADE, RELEASE, RESEND
 from feddig.report.read_run import read_rounds
 from federations import (
     SILENT,
@@ -272,8 +272,8 @@ def test_a_silo_that_is_away_is_not_waited_for_and_comes_back_by_its_key(make: M
     # it was asked for its digest again and sent the same bytes, which cost it nothing
     assert (2, "query.digest", 4) in grid.sent
     ledger = Ledger(folder.silo("silo-2").ledger).entries()
-    assert [entry.kind for entry in ledger] == ["release", "resend"]
-    assert ledger[0].digest == ledger[1].digest
+    assert [entry.kind for entry in ledger] == [MADE, RELEASE, RESEND]
+    assert len({entry.digest for entry in ledger}) == 1
 
 
 def test_who_is_away_is_recalled_while_the_others_train_and_who_fails_after_that(
@@ -485,8 +485,8 @@ def test_the_ledger_notes_both_releases_and_each_resend(make: Make) -> None:
     moderate(folder, LocalGrid(folder, 3), until=2)
     moderate(folder, LocalGrid(folder, 3))
     noted = [(entry.kind, entry.digest) for entry in Ledger(silo.ledger).entries()]
-    assert noted[:2] == [(RELEASE, first.hash), (RELEASE, second.hash)]
-    assert set(noted[2:]) == {(RESEND, second.hash)}
+    assert noted[:3] == [(MADE, first.hash), (RELEASE, first.hash), (RELEASE, second.hash)]
+    assert set(noted[3:]) == {(RESEND, second.hash)}
 
 
 def test_a_digest_of_more_bytes_than_agreed_does_not_leave_its_silo_and_is_not_in_the_ledger(
@@ -572,7 +572,7 @@ def test_two_federations_over_the_same_data_share_its_budget(
     assert LocalGrid(first, 3).silo(0).give_digest().keys() == given.keys()
     ledger = LocalGrid(second, 3).silo(0).ledger
     noted = [(entry.kind, entry.recipient) for entry in Ledger(ledger).entries()]
-    assert noted == [(RELEASE, "the moderator of first"), (RESEND, "the moderator of first")]
+    assert noted == [(kind, "the moderator of first") for kind in (MADE, RELEASE, RESEND)]
 
 
 def test_a_silo_sends_no_digest_that_its_ledger_did_not_see_made(
@@ -583,35 +583,57 @@ def test_a_silo_sends_no_digest_that_its_ledger_did_not_see_made(
     grid.silo(0).give_digest()
     digest = read_digest(silo.digest)
     write_digest(silo.digest, replace(digest, features=digest.features.flip(0), labels=digest.labels.flip(0)))
-    with pytest.raises(FedDigError, match="has no release of digest"):
+    with pytest.raises(FedDigError, match="was not made here"):
         grid.silo(0).give_digest()
     write_digest(silo.digest, replace(digest, facts={**digest.facts, "epsilon": 9.0}))
     with pytest.raises(FedDigError, match=r"was made with epsilon 9\.0, and the contract says 1\.0"):
         grid.silo(0).give_digest()
 
 
-def test_a_death_between_the_charge_and_the_file_costs_no_second_release(
+def test_a_digest_that_has_not_left_costs_nothing(
     tmp_path: Path, tiny_experiment: Give, tiny_dataset: Dataset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It may be audited, thrown away and made again; the process may also die before the file is written."""
     folder = make_federation(tmp_path / "f", tiny_experiment(privacy=SOUND), tiny_dataset, rehearsal=False)
 
     def die(*arguments: object) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "replace", die)
-        with pytest.raises(KeyboardInterrupt):
-            LocalGrid(folder, 3).silo(0).give_digest()
-    LocalGrid(folder, 3).silo(0).give_digest()
     silo = LocalGrid(folder, 3).silo(0)
-    (entry,) = Ledger(silo.ledger).entries()
-    assert read_digest(silo.folder.digest).hash == entry.digest
+    with monkeypatch.context() as patch:
+        patch.setattr("feddig.federation.silo.write_digest", die)
+        with pytest.raises(KeyboardInterrupt):
+            silo.make_digest()
+    silo.make_digest()
+    with pytest.raises(FedDigError, match="exists already"):
+        silo.make_digest()
+    silo.folder.digest.unlink()
+    silo.give_digest()
+    entries = Ledger(silo.ledger).entries()
+    assert [entry.kind for entry in entries] == [MADE, MADE, MADE, RELEASE]
+    assert [entry.composed_epsilon for entry in entries] == [0, 0, 0, 1]
+    assert read_digest(silo.folder.digest).hash == entries[-1].digest
+    silo.folder.digest.unlink()
+    with pytest.raises(FedDigError, match="the ledger says that it was released"):
+        silo.give_digest()
+
+
+def test_a_silo_has_a_budget_of_its_own(tmp_path: Path, tiny_experiment: Give, tiny_dataset: Dataset) -> None:
+    privacy = {**SOUND, "budget_epsilon": 100.0}
+    folder = make_federation(tmp_path / "f", tiny_experiment(privacy=privacy), tiny_dataset, rehearsal=False)
+    file = folder.silo("silo-0").silo_file
+    file.write_text(file.read_text() + "budget_epsilon = 0.5\n")
+    with pytest.raises(FedDigError, match=r"its budget is epsilon 0\.5"):
+        LocalGrid(folder, 3).silo(0).give_digest()
+    file.write_text(file.read_text().replace("0.5", "true"))
+    with pytest.raises(FedDigError, match=r"data\.budget_epsilon: True is not a number above 0"):
+        LocalGrid(folder, 3).silo(0)
 
 
 @pytest.mark.parametrize(
     ("privacy", "terms", "said"),
     [
-        ({}, {}, r"privacy\.random: for real data, choose"),
+        ({}, {}, r"privacy\.random: for real data, choose.* or agree on federation\.no_privacy"),
         ({**SOUND, "random": "seeded"}, {}, r"privacy\.random: for real data, choose"),
         (
             {"random": "seeded"},

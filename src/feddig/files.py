@@ -5,7 +5,8 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from feddig.errors import FileFormatError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 FORMAT_VERSION = 1
 STARTING = ".starting"
@@ -132,19 +138,29 @@ def state_folder() -> Path:
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Application Support" / "feddig"
     shared = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(shared) if os.path.isabs(shared) else Path.home() / ".local" / "state") / "feddig"
+    return (Path(shared) if os.path.isabs(shared) else Path("~/.local/state").expanduser()) / "feddig"
 
 
 def path_fingerprint(path: Path) -> str:
-    """Hash a file, or the names and contents of all files in a folder apart from hidden ones."""
+    """Hash the content of a file, or of all files in a folder apart from hidden ones, whatever their names are."""
     if path.is_file():
         return _hash_file(path)
-    inside = sorted(
-        (str(file.relative_to(path)), file)
+    inside = [
+        file
         for file in path.rglob("*")
         if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
-    )
-    return content_hash(*(f"{name} {_hash_file(file)}".encode() for name, file in inside))
+    ]
+    return content_hash(*(one.encode() for one in sorted(map(_hash_file, inside))))
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock on this file, made if it is not there, so that processes take turns (not on Windows)."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as stream:
+        if fcntl is not None:
+            fcntl.flock(stream.fileno(), fcntl.LOCK_EX)
+        yield
 
 
 def _hash_file(path: Path) -> str:

@@ -50,7 +50,8 @@ def next_steps(
                 "No setting has to change. The digest leaves when you start.",
                 ["federation", "silo", names["silo"]],
             )
-    data = [place] if place.endswith(".toml") else ["--data", place] if place and "silo" not in names else []
+    place = names.get("data", place)
+    data = [place] if place.endswith(".toml") else ["--data", place] if place else []
     advise = ["advise", *data, "--max-link-rate", f"{_linked_limit(checks, limits):.2g}"]
     advise += ["--max-record-epsilon", f"{limits.record_epsilon_red:g}"]
     return {
@@ -65,7 +66,8 @@ def suggest_settings(file: Digest, lights: Mapping[str, str], limits: Limits, *,
     """Return settings by section that change what the red checks are about, and nothing else; none if none helps."""
     facts, promise = file.facts, file.promise
     is_leaking = any(lights.get(name) == RED for name in LEAKS)
-    if not is_leaking and lights.get("accountant") != RED:
+    labels_leak = lights.get("labels") == RED and promise.label_epsilon > 0
+    if not is_leaking and not labels_leak and lights.get("accountant") != RED:
         return {}
     digest: dict[str, Any] = {key: facts[key] for key in ("samples_per_digest", "mixing")}
     privacy: dict[str, Any]
@@ -79,12 +81,16 @@ def suggest_settings(file: Digest, lights: Mapping[str, str], limits: Limits, *,
     else:
         keys = ("mechanism", *sorted(file.mechanism.uses))
         privacy = {key: facts[key] for key in keys if facts.get(key)}
+        if "group_limit" in facts:
+            privacy["unit"] = "group"
         if is_leaking or promise.epsilon > limits.record_epsilon_red:
             # the parts of features and labels keep their proportion
             share = min(target, promise.epsilon / 2 if is_leaking else target) / promise.epsilon
             privacy |= {
                 key: _rounded(privacy[key] * share) for key in ("epsilon", "label_epsilon") if key in privacy
             }
+        if labels_leak and not is_leaking:
+            privacy["label_epsilon"] = _rounded(promise.label_epsilon / 2)
         if promise.delta > min(limits.record_delta_red, 1 / count_records(file)):
             privacy["delta"] = delta
     if is_leaking:

@@ -43,7 +43,7 @@ LAPLACE_TAILS = 3.0
 
 
 def claimed_epsilon(digest: Digest) -> float:
-    """Return the claimed epsilon: the paper's own, the record's, or infinity if nothing is claimed."""
+    """Return the claimed epsilon: the paper's own, the record's or group's, or infinity if nothing is claimed."""
     if digest.mechanism.epsilon_is == "paper":
         return float(str(digest.facts["epsilon"]))
     return digest.promise.epsilon
@@ -108,10 +108,12 @@ def check_accountant(digest: Digest, limits: Limits) -> Finding:
 def check_canaries(audited: AuditedDigests, limits: Limits) -> Finding:
     """Plant canaries in trial digests, guess them, and compare the proved epsilon with the claimed one.
 
-    The two records of a pair have the same label, so the claim that is tested is that for the features.
+    The two records of a pair have the same label, so the claim that is tested is that for the features. Where epsilon
+    is promised to groups of k records, a canary is one record, and its share of the claim is the k-th part.
     """
     promise, level = audited.file.promise, limits.family_level
-    claim = claimed_epsilon(audited.file) - promise.label_epsilon
+    records = int(str(audited.file.facts.get("group_limit", 1)))
+    claim = (claimed_epsilon(audited.file) - promise.label_epsilon) / records
     plan = _plan_canaries(audited, claim, limits)
     scores, coins = _plant_canaries(audited, plan)
     found = evaluate_guesses(scores, coins, promise.delta, level)
@@ -127,6 +129,8 @@ def check_canaries(audited: AuditedDigests, limits: Limits) -> Finding:
         compared = f"{'more than' if exceeded else 'within'} the claimed {claim:g}"
         if promise.delta:
             compared += f" with delta {promise.delta:g}"
+        if records > 1:
+            compared += f", a record's share of what is claimed for a group of {records}"
     everyone = found.right["all"]
     said = (
         f"An attacker guessed {percent(everyone.share)} of {everyone.trials:,} planted records right (chance: 50 %). "

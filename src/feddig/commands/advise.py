@@ -113,6 +113,7 @@ def advise_command(
     from feddig.advise.grid import ShortRun, chosen_settings, list_settings, shorten_experiment
     from feddig.advise.sweep import sweep
     from feddig.audit.findings import AttackBudget
+    from feddig.data.load import OWN
 
     overrides = [*_data_settings(data, data_dir), *(overrides or [])]
     shared = shorten_experiment(
@@ -160,7 +161,8 @@ def advise_command(
     experiment = "experiment.toml" if file is None else file
     said = "Put these settings" if choice.is_met else "These settings miss a limit. To use them, put them"
     print(f"{said} into {experiment}, make a digest and audit it.\n\n{block}\n")
-    words = ["feddig", "digest", "make", str(experiment), "--silo", str(swept.facts["silo"])]
+    share = ["--all-data"] if shared.data.name in OWN else ["--silo", str(swept.facts["silo"])]
+    words = ["feddig", "digest", "make", str(experiment), *share]
     print(f"next    {shlex.join([*words, '--out', 'digest.safetensors'])}")
 
 

@@ -152,7 +152,7 @@ def audit_command(
             "holdout": holdout,
             "public": public or "",
             "encoder": encoder,
-            **({} if folder is None else {"silo": str(folder)}),
+            **({} if own is None else {"silo": str(folder), "data": str(own.data)}),
         },
         guidance=producers,
         report=lambda text: console.print(text, highlight=False),
@@ -185,6 +185,7 @@ class _Silo:
 
     digest: Path
     encoder: str
+    data: Path
     train: "Images"
     validation: "Images"
 
@@ -199,11 +200,9 @@ def _read_silo(path: Path) -> _Silo:
     contract = read_contract(folder.contract)
     if not folder.digest.exists():
         raise FedDigError(f"{folder.digest}: no such file yet; make it with `feddig digest make {path}`")
-    return _Silo(
-        folder.digest,
-        contract.experiment.digest.encoder,
-        *load_silo_data(read_silo_file(folder.silo_file), contract),
-    )
+    file = read_silo_file(folder.silo_file)
+    encoder = contract.experiment.digest.encoder
+    return _Silo(folder.digest, encoder, file.data, *load_silo_data(file, contract))
 
 
 def _check_out(out: Path) -> None:

@@ -12,12 +12,20 @@ from feddig.commands.federation import need_flower
 from feddig.commands.ledger import LedgerFile, Recipient, check_ledger_options
 from feddig.errors import FedDigError
 
+DIGEST = Path("digest.safetensors")
+
 digest_app = typer.Typer(no_args_is_help=True, help="Make a silo's digest, or show what is in one.")
 
 
 @digest_app.command("make")
 def digest_make(
-    file: options.ExperimentFile = None,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE.toml|DIR]",
+            help="The experiment, or a silo's folder; without it, that of the demo.",
+        ),
+    ] = None,
     overrides: options.Overrides = None,
     silo: Annotated[
         int, typer.Option(min=0, help="Number of the silo, whose share of the data is used.")
@@ -30,7 +38,7 @@ def digest_make(
         int,
         typer.Option(min=0, help="Number of classes in the federation, if this data does not show them all."),
     ] = 0,
-    out: Annotated[Path, typer.Option(help="Digest file to write.")] = Path("digest.safetensors"),
+    out: Annotated[Path, typer.Option(help="Digest file to write.")] = DIGEST,
     ledger: LedgerFile = None,
     recipient: Recipient = None,
     no_privacy: options.NoPrivacy = False,
@@ -45,7 +53,11 @@ def digest_make(
     """
     options.show_log(log_level)
     if file is not None and file.is_dir():
-        made = _make_by_contract(file, overrides)
+        given = {
+            "--set": overrides, "--all-data": all_data, "--classes": classes, "--silo": silo, "--ledger": ledger,
+            "--recipient": recipient, "--no-privacy": no_privacy, "--out": out != DIGEST,
+        }  # fmt: skip
+        made = _make_by_contract(file, [name for name, value in given.items() if value])
         if not quiet or as_json:
             _print_digest(made, as_json=as_json)
         return
@@ -60,14 +72,20 @@ def digest_make(
         raise FedDigError(
             "privacy.random: who knows the seed can remove the noise; leave it out, or say --no-privacy"
         )
-    if real and not no_privacy:
-        # an algorithm without digests would promise nothing, and here is a digest
-        with_digests = replace(experiment, algorithm=replace(experiment.algorithm, name="feddig"))
-        with_digests.check_told(no_privacy=False)
+    # an algorithm without digests would promise nothing, and here is a digest
+    with_digests = replace(experiment, algorithm=replace(experiment.algorithm, name="feddig"))
+    if real:
+        with_digests.check_told(no_privacy=no_privacy)
+    if real and with_digests.promises_privacy:
+        if experiment.privacy.adjacency == "replace-one" and not classes:
+            raise FedDigError(
+                "--classes: give the federation's number of classes, because under replace-one it must not follow from "
+                "the labels that are there"
+            )
         if not all_data and experiment.data.partition != "iid":
             raise FedDigError(
                 f"--all-data: give it, because shares by data.partition = {experiment.data.partition!r} follow from "
-                "labels, and the promise would not hold; or say --no-privacy"
+                "labels, and the promise would not hold"
             )
     if out.exists():
         raise FedDigError(
@@ -83,16 +101,16 @@ def digest_make(
         _print_digest(out, as_json=as_json)
 
 
-def _make_by_contract(folder: Path, overrides: list[str] | None) -> Path:
+def _make_by_contract(folder: Path, given: list[str]) -> Path:
     """Make the digest of a federation's silo; it leaves when the silo is started."""
     need_flower()
     from feddig.federation.silo import open_silo
 
-    if overrides:
-        raise FedDigError(f"--set: {folder} is a silo's folder, and the contract says how its digest is made")
+    if given:
+        raise FedDigError(
+            f"{given[0]}: {folder} is a silo's folder, and its contract and silo.toml say how its digest is made"
+        )
     silo = open_silo(folder)
-    if silo.folder.digest.exists():
-        raise FedDigError(f"{silo.folder.digest}: exists already; it is what `feddig federation silo` sends")
     silo.make_digest()
     return silo.folder.digest
 

@@ -136,7 +136,9 @@ def draw_absence(
     present = np.ones((len(sizes), rounds), dtype=bool)
     if scenario == "never":
         if len(sizes) == 1:
-            raise SettingError("absence.scenario: with one silo, never leaves nobody to train; use more data.silos")
+            raise SettingError(
+                "absence.scenario: with one silo, never leaves nobody to train; use more data.silos"
+            )
         present[int(np.argmax(sizes))] = False
         return Absence(present, hands_in=~present)
     PRESETS[scenario](present, queue, event)

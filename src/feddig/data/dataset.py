@@ -8,6 +8,7 @@ import numpy as np
 from feddig.data.mmap import Pixels, choose, convert
 from feddig.errors import DataError
 from feddig.files import content_hash
+from feddig.seeds import Name, derive
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,13 +53,13 @@ class Dataset:
         return content_hash(*chunks)
 
 
-def hold_out(keys: Sequence[str | int], share: float, stream: np.random.Generator) -> np.ndarray:
+def hold_out(keys: Sequence[str | int], share: float, seed: int, *purpose: Name) -> np.ndarray:
     """Return which of these are held out, as flags: this share of them or a few more, where equal keys stay together.
 
-    It follows from the keys and the stream alone.
+    Keys are ordered by a hash of each, so that a new name in the place of another changes at most a few at the border.
     """
     names, place, counts = np.unique(np.asarray(keys), return_inverse=True, return_counts=True)
-    order = stream.permutation(len(names))
+    order = np.argsort([derive(seed, *purpose, str(name)) for name in names])
     wanted = max(share > 0, round(share * len(keys)))
     before = np.cumsum(counts[order]) - counts[order]
     apart = np.zeros(len(names), bool)

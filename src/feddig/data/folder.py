@@ -8,7 +8,7 @@ replaced, or moved to another class, changes the part of no other image, nor any
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +17,6 @@ from PIL import Image
 from feddig.data.dataset import SMALLEST_SIDE, Dataset, Images, assemble, check_images, hold_out
 from feddig.data.mmap import map_unnamed
 from feddig.errors import DataError, SettingError
-from feddig.seeds import numpy_stream
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 _GREY = ("1", "L", "LA", "La")
@@ -26,21 +25,17 @@ TENTH = 0.1
 
 _File = tuple[Path, str | None]
 """An image file and the name of its group, if it has one."""
+_Found = tuple[str, str, int, _File]
+"""The name that an image is known by, its file's name, its label, its file."""
 
 
 @dataclass(frozen=True)
 class _Labelled:
     """Image files of one part of the set, each with the number of its class and the name of its group."""
 
-    paths: list[Path] = field(default_factory=list)
-    labels: list[int] = field(default_factory=list)
-    groups: list[str | None] = field(default_factory=list)
-
-    def add(self, file: _File, label: int) -> None:
-        """Add a file."""
-        self.paths.append(file[0])
-        self.labels.append(label)
-        self.groups.append(file[1])
+    paths: list[Path]
+    labels: list[int]
+    groups: list[str | None]
 
 
 def load_folder(
@@ -100,15 +95,8 @@ def _find_parts(folder: Path) -> tuple[list[str], _Labelled, _Labelled]:
                 f"{folder / 'test' / name}: a class without training images; "
                 f"add {folder / 'train' / name} or remove this folder"
             )
-    train, test = _Labelled(), _Labelled()
-    for label, name in enumerate(classes):
-        found = _images(folder / "train" / name)
-        if not found:
-            raise DataError(f"{folder / 'train' / name}: holds no images; add some or remove the folder")
-        for file in found:
-            train.add(file, label)
-        for file in _images(folder / "test" / name) if (folder / "test" / name).is_dir() else ():
-            test.add(file, label)
+    train = _labelled(_found(folder / "train", classes))
+    test = _labelled(_found(folder / "test", classes, all_classes=False))
     if not test.paths:
         raise DataError(f"{folder / 'test'}: holds no images; put them into one folder per class")
     return classes, train, test
@@ -119,24 +107,35 @@ def _hold_out(folder: Path, share: float, seed: int) -> tuple[list[str], _Labell
     classes = _folders(folder)
     if not classes:
         raise DataError(f"{folder}: holds no folders; put the images into one folder per class")
-    found = []
-    for label, name in enumerate(classes):
-        files = _images(folder / name)
-        if not files:
-            raise DataError(f"{folder / name}: holds no images; add some or remove the folder")
-        found += [(group or path.name, path.name, label, (path, group)) for path, group in files]
-    # by name and not by class: a place in this order must not tell a label
-    found.sort(key=lambda each: each[:3])
-    apart = hold_out([name for name, *_ in found], share, numpy_stream(seed, "held-out images"))
-    train, test = _Labelled(), _Labelled()
-    for (*_, label, file), is_apart in zip(found, apart, strict=True):
-        (test if is_apart else train).add(file, label)
+    found = _found(folder, classes)
+    apart = hold_out([name for name, *_ in found], share, seed, "held-out images")
+    train = _labelled([each for each, is_apart in zip(found, apart, strict=True) if not is_apart])
+    test = _labelled([each for each, is_apart in zip(found, apart, strict=True) if is_apart])
     if not train.paths:
         raise DataError(
             f"{folder}: its {len(found)} images have too few names to hold {share:.0%} of them out; add images, or "
             "give each a name of its own"
         )
     return classes, train, test
+
+
+def _found(folder: Path, classes: list[str], *, all_classes: bool = True) -> list[_Found]:
+    """List the files of all classes in an order that follows from names: a place must not tell a label."""
+    found = []
+    for label, name in enumerate(classes):
+        files = _images(folder / name) if all_classes or (folder / name).is_dir() else []
+        if not files and all_classes:
+            raise DataError(f"{folder / name}: holds no images; add some or remove the folder")
+        found += [(group or path.name, path.name, label, (path, group)) for path, group in files]
+    return sorted(found, key=lambda each: each[:3])
+
+
+def _labelled(found: list[_Found]) -> _Labelled:
+    return _Labelled(
+        [path for *_, (path, _) in found],
+        [label for _, _, label, _ in found],
+        [group for *_, (_, group) in found],
+    )
 
 
 def _folders(folder: Path) -> list[str]:

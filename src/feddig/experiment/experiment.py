@@ -72,22 +72,28 @@ class Experiment:
         elif not recipe.collects_digests:
             promised = "nothing: there is no digest"
         elif MECHANISMS[privacy.mechanism].epsilon_is == "record":
-            promised = "nothing: the noise comes from a seed, and who knows it can remove the noise"
+            promised = "nothing: the noise comes from a seed, and anyone who knows it can remove the noise"
         else:
             promised = f"nothing: {privacy.mechanism} bounds no record's epsilon"
         sent = "updates of the model, losses and validation accuracies"
         sent = sent if recipe.silos_train else "validation accuracies"
         return f"A {unit} is promised {promised}. Not covered: {sent}. {means}."
 
-    def check_told(self, *, no_privacy: bool) -> None:
-        """Refuse to go on with real data as long as nobody has chosen what a record is promised."""
+    def check_told(self, *, no_privacy: bool, otherwise: str = "say --no-privacy") -> None:
+        """Refuse to go on with real data as long as nobody has chosen what a record is promised.
+
+        `otherwise` is what else can be done.
+        """
         if no_privacy or self.promises_privacy:
             return
-        seeded = self.privacy.random != "system" and self.recipe.collects_digests
+        key, remedy = "privacy.mechanism", 'set "discrete-gaussian" with epsilon, delta and clip_bound'
+        if not self.recipe.collects_digests:
+            key, remedy = "algorithm.name", "choose one with digests and a privacy.mechanism"
+        elif self.privacy.random != "system":
+            key, remedy = "privacy.random", 'set "system"'
         raise SettingError(
-            f"{'privacy.random' if seeded else 'privacy.mechanism'}: for real data, choose. {self.say_promise()} "
-            'Set privacy.mechanism = "discrete-gaussian" with epsilon, delta and clip_bound (`feddig advise` finds '
-            'them; random = "system" or left out), or say --no-privacy'
+            f"{key}: for real data, choose. {self.say_promise()} Either {remedy} (`feddig advise` finds settings), or "
+            f"{otherwise}"
         )
 
     def located(self, data_dir: Path | None = None) -> "Experiment":

@@ -11,12 +11,7 @@ import numpy as np
 
 from feddig.core.messages import Request
 from feddig.errors import FedDigError
-from feddig.files import content_hash, hash_tensors, read_tensors, write_tensors
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
+from feddig.files import content_hash, hash_tensors, locked, read_tensors, write_tensors
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -26,11 +21,8 @@ def answer_once(file: Path, request: Request, answer: Callable[[], Arrays]) -> A
 
     Refuse another request of the round that was answered last, and any request of an earlier round.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.with_suffix(".lock").open("ab") as lock:
-        if fcntl is not None:
-            # two processes could answer two requests of one round at once
-            fcntl.flock(lock.fileno(), fcntl.LOCK_EX)
+    # two processes could answer two requests of one round at once
+    with locked(file.with_suffix(".lock")):
         asked = _hash(request)
         if file.exists():
             kept, facts = read_tensors(file, "answer")

@@ -219,6 +219,9 @@ class Contract:
         # spelled with the keys that older checkpoints were hashed with, and without newer ones at their defaults
         text = lasting.text.replace("\nrecall_epochs", "\nrecall = true\nrecall_epochs")
         text = text.replace("\njoint_epochs", "\njoint = true\njoint_epochs")
+        text = text.replace('\nunit = "record"', "").replace("\ngroup_limit = 1\n", "\n")
+        # the sentence on top may be worded in another way tomorrow
+        text = text.partition("\n\n")[2]
         if not self.experiment.recipe.expert:
             text = text.replace("\nprior_correction = false", "").replace("\nvotes = 0.0", "")
         return hashlib.sha256(text.encode()).hexdigest()

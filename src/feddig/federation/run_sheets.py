@@ -59,10 +59,9 @@ _SILO = """# Run sheet of silo {silo}, {member}, in {name}
    is used in your place. Start it again to come back. If only a proxy leads out, set HTTPS_PROXY=http://host:port
    first; the proxy must pass TLS through unchanged.
 
-Your images never leave this machine. What leaves is your digest, once, and in each round the update of the model.
-`released/` holds the digest as it was sent and your last answers; without it a new digest would have to be made, which
-reveals more and is refused. What releases cost is noted in the ledger of your data, which all federations share;
-`ledger` under `[data]` in `silo.toml` says where it is, if not in your own folder.
+Your images never leave this machine. What leaves: {leaves}. `released/` holds what was sent last;
+keep it, because a second digest would reveal more and is refused. What releases cost is noted in the ledger of your
+data, which all federations share: `ledger` under `[data]` in `silo.toml`, or else below `~/.local/state/feddig`.
 The node runs the FedDig that you installed, whatever app its moderator sends.
 """
 
@@ -97,6 +96,7 @@ def silo_sheet(contract: Contract, silo: int, folder: SiloFolder, version: str) 
         silo=silo,
         member=member,
         key=key.format(member=member),
+        leaves=_leaves(contract),
         steps=_AUDIT if contract.experiment.recipe.collects_digests else "5",
         address=contract.address,
         shape=" x ".join(map(str, contract.image_shape)),
@@ -104,6 +104,13 @@ def silo_sheet(contract: Contract, silo: int, folder: SiloFolder, version: str) 
         version=version,
     )
     return page + _agreed(contract)
+
+
+def _leaves(contract: Contract) -> str:
+    recipe = contract.experiment.recipe
+    digest = ["your digest, once"] if recipe.collects_digests else []
+    update = ["in each round the update of the model"] if recipe.silos_train else []
+    return ", ".join([*digest, *update, "the accuracy on your validation images"])
 
 
 def _agreed(contract: Contract) -> str:

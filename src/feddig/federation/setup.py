@@ -14,6 +14,7 @@ import numpy as np
 
 from feddig._version import __version__
 from feddig.data.dataset import Images
+from feddig.data.load import OWN
 from feddig.data.mmap import choose
 from feddig.errors import FedDigError, SettingError
 from feddig.experiment.experiment import Experiment
@@ -77,9 +78,15 @@ class Rehearsal:
     def write_silo(self, path: Path, silo: int) -> None:
         """Write the images of a silo, in the order in which it would train on them in one process."""
         train, validation = self.layout.training_rows()[silo], self.layout.partition.shares[silo].validation
-        x_train, y_train = _arrays(self.layout.dataset.train, train)
-        x_test, y_test = _arrays(self.layout.dataset.train, validation)
-        np.savez(path, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
+        images = self.layout.dataset.train
+        x_train, y_train = _arrays(images, train)
+        x_test, y_test = _arrays(images, validation)
+        groups = (
+            {}
+            if images.groups is None
+            else {"g_train": images.groups[train], "g_test": images.groups[validation]}
+        )
+        np.savez(path, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test, **groups)
 
     def write_test_set(self, path: Path) -> None:
         """Write the moderator's test images."""
@@ -154,6 +161,11 @@ def _check(plan: Plan, rehearsal: Rehearsal | None) -> None:
             "algorithm.name: centralised has all data in one place; choose one for a federation"
         )
     if rehearsal is not None:
+        if plan.hosts and plan.experiment.data.name in OWN:
+            raise SettingError(
+                "--host: your own images are split among the folders of a rehearsal, which runs on this machine alone; "
+                "leave --host out, or give --classes and --image for a real federation"
+            )
         return
     if (
         recipe.base == "feddyn"

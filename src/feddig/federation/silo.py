@@ -25,10 +25,13 @@ from feddig.federation.contract import Contract, check_possible, read_contract
 from feddig.federation.folders import SiloFolder
 from feddig.federation.silo_data import SiloFile, load_silo_data, read_silo_file
 from feddig.federation.wire import Score, pack_digest_file
+from feddig.files import locked, path_fingerprint
+from feddig.privacy.accounting import Budget
 from feddig.privacy.ledger import Ledger
+from feddig.privacy.ledger_file import MADE
 from feddig.privacy.mechanisms import public_facts
 from feddig.runs.build import Site, build_site_of
-from feddig.runs.release import ledger_of, note_release
+from feddig.runs.release import budget_of, ledger_of, remember_ledger
 
 
 @dataclass(frozen=True)
@@ -54,37 +57,67 @@ class DeployedSilo:
                 f"{self.folder.contract}: {recipe.name} collects no digests, but the moderator asks for one"
             )
         file = self.folder.digest
-        if not file.exists():
-            self.make_digest()
-            return pack_digest_file(file)
-        digest = self._checked(read_digest(file), file)
-        self._check_size(file)
-        Ledger(self.ledger).resend(digest.hash, self.recipient)
+        with locked(self.folder.released / ".lock"):
+            if not file.exists():
+                self._make_digest()
+            digest = self._checked(read_digest(file), file)
+            self._check_size(file.stat().st_size)
+            self._charge(digest)
         return pack_digest_file(file)
 
     def make_digest(self) -> None:
-        """Make the digest, charge it to the data's ledger and keep it; a second one only if the contract allows it."""
-        made, entries = self.folder.released / "made.safetensors", Ledger(self.ledger).entries()
-        if made.exists() and read_digest(made).hash in {entry.digest for entry in entries}:
-            made.replace(self.folder.digest)  # the last time ended between the charge and this
-            return
+        """Make the digest and keep it, to be audited; it is charged when it leaves."""
+        with locked(self.folder.released / ".lock"):
+            if self.folder.digest.exists():
+                raise FedDigError(
+                    f"{self.folder.digest}: exists already; it is what `feddig federation silo` sends"
+                )
+            self._make_digest()
+
+    def _make_digest(self) -> None:
         digest = self._checked(self.site.make_digest(), self.folder.digest)
-        seen = {entry.digest for entry in entries if entry.recipient == self.recipient}
-        if seen and digest.hash not in seen and not self.contract.new_release:
+        self._check_size(digest.size)
+        ledger = Ledger(self.ledger)
+        left = {
+            entry.digest
+            for entry in ledger.entries()
+            if entry.kind != MADE and entry.recipient == self.recipient
+        }
+        if left and digest.hash not in left and not self.contract.new_release:
             raise FileFormatError(
                 f"{self.folder.digest}: is gone, and the ledger says that it was released; put it back, "
                 "or agree on a contract with federation.new_release = true"
             )
-        # written before it is charged: if it were lost, the next one would be a second release
-        write_digest(made, digest)
-        try:
-            self._check_size(made)
-            data = None if self.file.rehearsal else self.file.data
-            note_release(self.ledger, digest, self.site.party.experiment, self.recipient, data)
-        except FedDigError:
-            made.unlink()
-            raise
-        made.replace(self.folder.digest)
+        # noted before it is written: a file that the ledger does not know is never sent
+        ledger.made(digest.hash, digest.promise, self.recipient, self._budget, self._fingerprint)
+        self._remember()
+        write_digest(self.folder.digest, digest)
+
+    def _charge(self, digest: Digest) -> None:
+        """Note that a digest leaves; refuse one that the ledger did not see made."""
+        ledger = Ledger(self.ledger)
+        kinds = {entry.kind for entry in ledger.entries() if entry.digest == digest.hash}
+        if not kinds:
+            raise FileFormatError(
+                f"{self.folder.digest}: was not made here, for {ledger.path} does not know it; remove the file, and a "
+                "digest is made"
+            )
+        if kinds == {MADE}:
+            ledger.release(digest.hash, digest.promise, self.recipient, self._budget, self._fingerprint)
+        else:
+            ledger.resend(digest.hash, self.recipient)
+
+    @property
+    def _budget(self) -> Budget:
+        return budget_of(self.site.party.experiment).within(self.file.budget)
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        return "" if self.file.rehearsal else path_fingerprint(self.file.data)
+
+    def _remember(self) -> None:
+        if not self.file.rehearsal:
+            remember_ledger(self.file.data, self.ledger, self._fingerprint)
 
     @property
     def recipient(self) -> str:
@@ -94,7 +127,9 @@ class DeployedSilo:
     @cached_property
     def ledger(self) -> Path:
         """The ledger of this silo's data; a rehearsal has its own."""
-        return self.folder.ledger if self.file.rehearsal else ledger_of(self.file.data, self.file.ledger)
+        if self.file.rehearsal:
+            return self.folder.ledger
+        return ledger_of(self.file.data, self.file.ledger, self._fingerprint)
 
     def _checked(self, digest: Digest, file: Path) -> Digest:
         """Check that a digest is this silo's, and made as the contract says."""
@@ -113,11 +148,11 @@ class DeployedSilo:
                 )
         return digest
 
-    def _check_size(self, file: Path) -> None:
-        size, largest = file.stat().st_size, self.contract.largest_digest
+    def _check_size(self, size: int) -> None:
+        largest = self.contract.largest_digest
         if size > largest:
             raise SettingError(
-                f"{file}: has {size:,} bytes, and the moderator takes no more than {largest:,}; agree on a contract "
+                f"{self.folder.digest}: has {size:,} bytes, and the moderator takes no more than {largest:,}; agree on a contract "
                 "with a larger federation.digest_limit, or with more digest.samples_per_digest"
             )
 
@@ -215,7 +250,9 @@ def open_silo(path: Path, *, device: str = "auto") -> DeployedSilo:
 def _check_told(folder: SiloFolder, contract: Contract) -> None:
     """Refuse a contract that gives real data away without saying so."""
     try:
-        contract.experiment.check_told(no_privacy=contract.no_privacy)
+        contract.experiment.check_told(
+            no_privacy=contract.no_privacy, otherwise="agree on federation.no_privacy"
+        )
     except SettingError as error:
         raise SettingError(f"{folder.contract}: {error}") from None
     if contract.experiment.recipe.collects_digests and contract.experiment.privacy.random != "system":

@@ -10,9 +10,12 @@
     path = "images"       # a folder of images per class, an .npz file, or a folder of IDX files; relative to the file
     validation = 0.1      # the share of the training images used for validation; left out: the data's own test images
     ledger = "my.jsonl"   # the ledger of this data, for all federations; left out: in the user's own folder
+    budget_epsilon = 8.0  # the most that a record may be charged in all; left out: what the contract says
+    budget_delta = 1e-5
     rehearsal = true      # these images are not real: noise may come from a seed; left out: false
 """
 
+import math
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,7 +29,9 @@ from feddig.errors import DataError, FedDigError, FileFormatError, SettingError,
 from feddig.experiment.toml import spell_table
 from feddig.federation.contract import Contract
 from feddig.files import FORMAT_VERSION, check_version, write_atomically
-from feddig.seeds import numpy_stream
+from feddig.privacy.accounting import Budget
+
+NO_BUDGET = Budget()
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,8 @@ class SiloFile:
     """The share of the training images used for validation; None: the data's own test images."""
     ledger: Path | None = None
     """The ledger of this data, absolute; None: the one in the user's own folder."""
+    budget: Budget = NO_BUDGET
+    """The most that a record of this data may be charged, whatever contracts say."""
     rehearsal: bool = False
     """Whether the images are those of a rehearsal, with which nothing needs to be protected."""
 
@@ -59,13 +66,14 @@ def read_silo_file(path: Path) -> SiloFile:
     data = table.pop("data", {})
     try:
         _only(table, "", ("silo", "name"))
-        _only(data, "data.", ("path", "validation", "ledger", "rehearsal"))
+        _only(data, "data.", ("path", "validation", "ledger", "budget_epsilon", "budget_delta", "rehearsal"))
         return SiloFile(
             silo=_number(table.get("silo")),
             name=_text("name", table.get("name")),
             data=_place(path, _text("data.path", data.get("path"))),
             ledger=_place(path, _text("data.ledger", data["ledger"])) if "ledger" in data else None,
             validation=_share(data.get("validation")),
+            budget=Budget(_positive(data, "budget_epsilon"), _positive(data, "budget_delta")),
             rehearsal=_flag(data.get("rehearsal", False)),
         )
     except SettingError as error:
@@ -105,7 +113,7 @@ def load_silo_data(file: SiloFile, contract: Contract) -> tuple[Images, Images]:
     if file.validation is None or dataset.name == "folder":
         return train, validation
     keys = range(len(train)) if train.groups is None else train.groups.tolist()
-    apart = hold_out(keys, file.validation, numpy_stream(contract.experiment.seed, "validation", file.silo))
+    apart = hold_out(keys, file.validation, contract.experiment.seed, "validation", file.silo)
     if apart.all():
         raise DataError(f"{file.data}: of {len(train)} training images none is left to train on; add some")
     return train.choose(np.flatnonzero(~apart)), train.choose(np.flatnonzero(apart))
@@ -191,6 +199,15 @@ def _text(field: str, value: object) -> str:
 def _number(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise SettingError(f"silo: {value!r} is not the number of a silo, from 0 on")
+    return value
+
+
+def _positive(table: dict[str, Any], key: str) -> float | None:
+    value = table.get(key)
+    if value is not None and (
+        not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf
+    ):
+        raise SettingError(f"data.{key}: {value!r} is not a number above 0")
     return value
 
 

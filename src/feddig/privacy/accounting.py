@@ -67,6 +67,14 @@ class Budget:
     epsilon: float | None = None
     delta: float | None = None
 
+    def within(self, other: "Budget") -> "Budget":
+        """Return the smaller limits of both."""
+
+        def smaller(left: float | None, right: float | None) -> float | None:
+            return min((limit for limit in (left, right) if limit is not None), default=None)
+
+        return Budget(smaller(self.epsilon, other.epsilon), smaller(self.delta, other.delta))
+
     def covers(self, cost: Composed) -> bool:
         """Check a cost; an infinite one is covered only where there is no limit at all."""
         limits = ((cost.epsilon, self.epsilon), (cost.delta, self.delta))

@@ -25,7 +25,7 @@ from pathlib import Path
 from feddig.errors import FedDigError, FileFormatError
 from feddig.files import write_atomically
 from feddig.privacy.accounting import Budget, Composed, Promise, charge, check_budget
-from feddig.privacy.ledger_file import GENESIS, RELEASE, RESEND, Entry, Head, read_entry, read_head
+from feddig.privacy.ledger_file import GENESIS, MADE, RELEASE, RESEND, Entry, Head, read_entry, read_head
 
 try:
     import fcntl
@@ -68,8 +68,7 @@ class Ledger:
         A digest that was released before costs nothing again. Noise from a seed can be removed, so it is charged as no
         noise. `data` is the fingerprint of the data. When this returns, the digest may leave.
         """
-        if promise.random == "seeded":
-            promise = replace(promise, epsilon=math.inf, rho=None)
+        promise = _charged_as(promise)
 
         def charged(entries: Sequence[Entry]) -> Entry:
             if _earlier(entries, digest_hash) is not None:
@@ -78,6 +77,18 @@ class Ledger:
             return _entry(entries, RELEASE, digest_hash, promise, recipient, cost.epsilon, cost.delta, data)
 
         return self._note(recipient, charged)
+
+    def made(
+        self, digest_hash: str, promise: Promise, recipient: str, budget: Budget = NO_LIMIT, data: str = ""
+    ) -> Entry:
+        """Note that a digest was made, which costs nothing before it leaves; refuse one that could not leave."""
+
+        def noted(entries: Sequence[Entry]) -> Entry:
+            check_budget(str(self.path), _charged(entries), _charged_as(promise), budget)
+            spent = charge(_charged(entries), budget)
+            return _entry(entries, MADE, digest_hash, promise, recipient, spent.epsilon, spent.delta, data)
+
+        return self._note(recipient, noted)
 
     def resend(self, digest_hash: str, recipient: str) -> Entry:
         """Note that the same bytes are sent again; refuse a digest that was never released."""
@@ -243,8 +254,14 @@ def _entry(
     )
 
 
+def _charged_as(promise: Promise) -> Promise:
+    """Return what a release is charged as: noise from a seed can be removed, so it is charged as no noise."""
+    return replace(promise, epsilon=math.inf, rho=None) if promise.random == "seeded" else promise
+
+
 def _earlier(entries: Sequence[Entry], digest_hash: str) -> Entry | None:
-    return next((entry for entry in entries if entry.digest == digest_hash), None)
+    """Return the first entry of a digest that has left."""
+    return next((entry for entry in entries if entry.digest == digest_hash and entry.kind != MADE), None)
 
 
 def _last(entries: Sequence[Entry]) -> str:

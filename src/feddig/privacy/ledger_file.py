@@ -18,7 +18,7 @@ from feddig.privacy.mechanisms import mechanism_of
 GENESIS = "0" * 64
 """The hash that the first entry names as the one before."""
 
-RELEASE, RESEND = "release", "resend"
+MADE, RELEASE, RESEND = "made", "release", "resend"
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Entry:
     time: str
     """UTC, ISO 8601."""
     kind: str
-    """`release`, which is charged, or `resend` of bytes that were released before, which is not."""
+    """`release`, which is charged; not charged: `made`, of a digest that has not left yet, and `resend`."""
     recipient: str
     digest: str
     """The digest's hash."""
@@ -123,8 +123,8 @@ def read_entry(line: bytes) -> Entry:
         raise ValueError(f"it has no {error.args[0]}") from None
     except (TypeError, OverflowError):
         raise ValueError("a value is of the wrong kind") from None
-    if entry.kind not in (RELEASE, RESEND):
-        raise ValueError(f"it is neither a {RELEASE} nor a {RESEND}")
+    if entry.kind not in (MADE, RELEASE, RESEND):
+        raise ValueError(f"it is no {MADE}, {RELEASE} or {RESEND}")
     if found.get("hash") != entry.hash or line + b"\n" != entry.line:
         raise ValueError("its content does not match its hash")
     return entry

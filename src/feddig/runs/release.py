@@ -10,7 +10,7 @@ from feddig.core.samples import ImageSource, RawSamples, padded_shape
 from feddig.core.silo import make_digest_of
 from feddig.digest.digest import Digest
 from feddig.digest.digest_file import read_digest
-from feddig.errors import FileFormatError, SettingError
+from feddig.errors import FedDigError, FileFormatError, SettingError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import lay_out, load_data
 from feddig.files import content_hash, path_fingerprint, state_folder, write_atomically
@@ -50,29 +50,42 @@ def note_release(
 
     `data` is where the silo's data lies. It has one ledger: that which charged it before, wherever a digest goes.
     """
-    privacy = experiment.privacy
-    budget = Budget(privacy.budget_epsilon, privacy.budget_delta)
     if data is None:
         assert ledger is not None
-        return Ledger(ledger).release(digest.hash, digest.promise, recipient, budget)
+        return Ledger(ledger).release(digest.hash, digest.promise, recipient, budget_of(experiment))
     fingerprint = path_fingerprint(data)
     place = ledger_of(data, ledger, fingerprint)
+    budget = budget_of(experiment)
     entry = Ledger(place).release(digest.hash, digest.promise, recipient, budget, fingerprint)
-    for pointer in _pointers(data, fingerprint):
-        write_atomically(pointer, f"{place}\n")
+    remember_ledger(data, place, fingerprint)
     return entry
+
+
+def budget_of(experiment: Experiment) -> Budget:
+    """Return the most that an experiment lets a record be charged."""
+    return Budget(experiment.privacy.budget_epsilon, experiment.privacy.budget_delta)
 
 
 def ledger_of(data: Path, chosen: Path | None, fingerprint: str = "") -> Path:
     """Return the ledger of a silo's data: the chosen one, or one in the user's own folder.
 
-    Data that was charged before, found by its place or by its content, keeps its ledger.
+    Data that was charged before, found by its place (or that of a folder around or in it) or by its content, keeps its
+    ledger.
     """
     fingerprint = fingerprint or path_fingerprint(data)
-    known = {
-        Path(pointer.read_text().strip()) for pointer in _pointers(data, fingerprint) if pointer.exists()
-    }
-    for found in sorted(known):
+    inside = sorted(each for each in data.iterdir() if each.is_dir()) if data.is_dir() else []
+    places = [data.resolve(), *data.resolve().parents, *(each.resolve() for each in inside)]
+    pointers = [_pointer(fingerprint), *(_pointer(content_hash(str(place).encode())) for place in places)]
+    try:
+        known = {Path(pointer.read_text().strip()) for pointer in pointers if pointer.exists()}
+    except OSError as error:
+        raise _unusable(error) from None
+    if len(known) > 1:
+        raise SettingError(
+            f"{data}: is charged in several ledgers ({', '.join(map(str, sorted(known)))}), because parts of it were "
+            "released from several places; keep each in its own place"
+        )
+    for found in known:
         if not found.exists():
             raise FileFormatError(
                 f"{found}: this data's ledger is gone, so what was spent is not known; put it back"
@@ -82,13 +95,27 @@ def ledger_of(data: Path, chosen: Path | None, fingerprint: str = "") -> Path:
                 f"{chosen}: {data} is charged in another ledger; give {found}, so that costs add up"
             )
         return found
-    return (chosen or state_folder() / "ledgers" / f"{fingerprint[:16]}.jsonl").absolute()
+    return (chosen or _pointer(f"{fingerprint[:16]}.jsonl")).absolute()
 
 
-def _pointers(data: Path, fingerprint: str) -> list[Path]:
-    """Return the files that say where the ledger of this data is: one by its content, one by its place."""
-    folder, place = state_folder() / "ledgers", content_hash(str(data.resolve()).encode())
-    return [folder / fingerprint, folder / place]
+def remember_ledger(data: Path, ledger: Path, fingerprint: str) -> None:
+    """Keep where the ledger of this data is, by its content and by its place."""
+    try:
+        for name in (fingerprint, content_hash(str(data.resolve()).encode())):
+            write_atomically(_pointer(name), f"{ledger}\n")
+    except OSError as error:
+        raise _unusable(error) from None
+
+
+def _pointer(name: str) -> Path:
+    return state_folder() / "ledgers" / name
+
+
+def _unusable(error: OSError) -> FedDigError:
+    return FedDigError(
+        f"{state_folder() / 'ledgers'}: cannot be used ({error.strerror}), and it says where the ledgers of data are; "
+        "correct that, or set XDG_STATE_HOME to a folder that can be written"
+    )
 
 
 def describe_digest(path: Path) -> dict[str, Any]:

@@ -55,6 +55,7 @@ class IntegerSums(Mechanism, ABC):
             "epsilon",
             "adjacency",
             "unit",
+            "group_limit",
             "clip_norm",
             "clip_bound",
             "label_epsilon",
@@ -295,8 +296,8 @@ def _say_neighbours(facts: Mapping[str, Fact]) -> str:
             f"is {other}."
         )
     return (
-        "The number of a silo's samples is public; what is hidden is whether one record is itself or "
-        f"{other}, not whether a record is there."
+        "The number of a silo's samples is public, and so are their file names or places; what is hidden is whether "
+        f"one record is itself or {other}, not whether a record is there."
     )
 
 
