@@ -152,7 +152,8 @@ class DeployedSilo:
         largest = self.contract.largest_digest
         if size > largest:
             raise SettingError(
-                f"{self.folder.digest}: has {size:,} bytes, and the moderator takes no more than {largest:,}; agree on a contract "
+                f"{self.folder.digest}: has {size:,} bytes, and the moderator takes no more than {largest:,}; agree on "
+                "a contract "
                 "with a larger federation.digest_limit, or with more digest.samples_per_digest"
             )
 
