@@ -35,8 +35,11 @@ def next_steps(
     again += ["--out", f"{digests.stem}-2{digests.suffix}"]
     if "silo" in names:
         again = ["digest", "make", names["silo"]]
-        experiment = "a new contract"
-    if sections:
+    if sections and "silo" in names:
+        said = (
+            "Agree on a contract with these settings, remove this digest, make it again, and audit it again."
+        )
+    elif sections:
         said = f"Put these settings into {experiment}, make the digests again, and audit them again."
     elif RED in lights.values():
         said = (

@@ -70,7 +70,8 @@ class DeployedSilo:
         with locked(self.folder.released / ".lock"):
             if self.folder.digest.exists():
                 raise FedDigError(
-                    f"{self.folder.digest}: exists already; it is what `feddig federation silo` sends"
+                    f"{self.folder.digest}: exists already, and is what `feddig federation silo` sends; if it has not "
+                    "left yet, remove it to make another"
                 )
             self._make_digest()
 
@@ -153,8 +154,7 @@ class DeployedSilo:
         if size > largest:
             raise SettingError(
                 f"{self.folder.digest}: has {size:,} bytes, and the moderator takes no more than {largest:,}; agree on "
-                "a contract "
-                "with a larger federation.digest_limit, or with more digest.samples_per_digest"
+                "a contract with a larger federation.digest_limit, or with more digest.samples_per_digest"
             )
 
     def train(self, request: Request) -> Reply:
