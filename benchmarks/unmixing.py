@@ -204,6 +204,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     axes.set(xlabel="record epsilon (delta 1e-6)", ylabel="found (%)", ylim=(0, 102))
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
 
 

@@ -52,6 +52,8 @@ RUN_APART = {
     "feddig federation status": "test_documented_federation.py",
     "feddig federation moderator": "test_documented_federation.py",
     "feddig federation silo": "test_documented_federation.py",
+    "feddig digest make .": "test_documented_federation.py",
+    "feddig audit .": "test_documented_federation.py",
     "flwr run": "test_flower.py",
 }
 """Beginnings of commands that are run by a test of their own, and which."""

@@ -154,9 +154,10 @@ def test_the_search_works_from_disk_without_a_request(site: Path, browser: Brows
     assert browser.evaluate("document.body.dataset.mdColorScheme") == "slate"
     browser.evaluate("document.querySelector('.md-search__input').focus(); 1")
     browser.call("Input.insertText", text="ledger")
-    count = (
+    count = (  # the page may not listen yet when the text comes, so it is told again
         "new Promise((done) => { const look = () => { const found = document.querySelector("
-        "'.md-search-result__meta').textContent; /matching/.test(found) ? done(found) : setTimeout(look, 50); };"
+        "'.md-search-result__meta').textContent; if (/matching/.test(found)) return done(found);"
+        " document.querySelector('.md-search__input').dispatchEvent(new Event('input')); setTimeout(look, 200); };"
         " look(); })"
     )
     assert re.search(r"[1-9]\d* matching", browser.evaluate(count))
