@@ -84,6 +84,13 @@ def test_the_hash_is_that_of_the_file_and_changes_with_it(file: Path) -> None:
     assert len({contract.hash, *(other.hash for other in others)}) == 4
 
 
+def test_a_moderator_continues_under_a_contract_of_an_older_release() -> None:
+    # printed for this contract by the code of commit 3cbb9b5, before there were expert, votes, groups and the sentence
+    older = "b76359f7d7671d1768808fea4dab658a11fc2d59b883e270fc9a81489a7d784a"
+    assert a_contract().lasting_hash == a_contract(address="other.example:1").lasting_hash == older
+    assert a_contract(name="x").lasting_hash != older
+
+
 def test_the_files_that_it_names_lie_next_to_it_on_every_machine(tmp_path: Path) -> None:
     experiment = a_contract().experiment
     digest = replace(experiment.digest, encoder=str(tmp_path / "here" / "encoder.safetensors"))

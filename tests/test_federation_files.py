@@ -8,6 +8,8 @@ import os
 import shutil
 import ssl
 import stat
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from threading import Event
@@ -34,8 +36,10 @@ from feddig.federation.processes.moderator_process import MOST_FAILURES, Failure
 from feddig.federation.processes.up import choose_display
 from feddig.federation.silo_data import load_silo_data, load_test_set, read_silo_file, write_silo_file
 from feddig.federation.status import Status
+from feddig.files import state_folder
 from feddig.models.encoder import encoder_hash, load_encoder, save_encoder
 from feddig.models.train_encoder import make_encoder
+from feddig.privacy.ledger import Ledger
 from public_sets import write_idx
 
 pytestmark = pytest.mark.flower
@@ -233,10 +237,9 @@ def test_everybody_reads_what_a_record_is_promised(
     assert read_contract(whole.contract).experiment.promises_privacy
 
 
-def test_a_silo_makes_its_digest_and_audits_it_before_it_leaves(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """As the run sheet says: three commands, of which the third, which connects, is not given here."""
+@pytest.fixture
+def with_photos(tmp_path: Path) -> SiloFolder:
+    """The folder of a silo in a real federation, with images."""
     init(tmp_path / "f", "--silos", 2, "--classes", "cat,dog", "--image", "1x16x16", *SOUND)
     silo = FederationFolder(tmp_path / "f").silo("silo-0")
     stream = np.random.default_rng(0)
@@ -244,6 +247,29 @@ def test_a_silo_makes_its_digest_and_audits_it_before_it_leaves(
         (silo.path / "data" / name).mkdir(parents=True, exist_ok=True)
         pixels = stream.integers(0, 255, (16, 16), dtype=np.uint8)
         Image.fromarray(pixels).save(silo.path / "data" / name / f"{name}{number}.png")
+    return silo
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_of_two_processes_that_make_a_silos_digest_at_once_one_is_refused(with_photos: SiloFolder) -> None:
+    words = [sys.executable, "-m", "feddig", "digest", "make", str(with_photos.path)]
+    started = [
+        subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [process.communicate(timeout=120)[1] for process in started]
+    assert sorted(process.returncode for process in started) == [0, 2]
+    assert "exists already" in "".join(said)
+    (ledger,) = (state_folder() / "ledgers").glob("*.jsonl")
+    assert [entry.kind for entry in Ledger(ledger).entries()] == ["made"]
+
+
+def test_a_silo_makes_its_digest_and_audits_it_before_it_leaves(
+    tmp_path: Path, with_photos: SiloFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the run sheet says: three commands, of which the third, which connects, is not given here."""
+    silo = with_photos
     sheet = silo.run_sheet.read_text()
     assert sheet.index("feddig digest make .") < sheet.index("feddig audit . --out audit")
     assert sheet.index("feddig audit .") < sheet.index("feddig federation silo .")

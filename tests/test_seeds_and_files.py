@@ -11,8 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save
 
-from feddig.errors import FileFormatError, nearest
-from feddig.files import check_version, content_hash, read_tensors, write_atomically, write_tensors
+from feddig.errors import FedDigError, FileFormatError, nearest
+from feddig.files import (
+    cache_folder,
+    check_version,
+    content_hash,
+    read_tensors,
+    state_folder,
+    write_atomically,
+    write_tensors,
+)
 from feddig.seeds import derive, numpy_stream, seeded_uniforms, torch_stream
 
 # --- seeds
@@ -233,3 +241,12 @@ def test_a_content_hash_knows_where_one_chunk_ends() -> None:
 def test_the_nearest_word_or_else_all_of_them() -> None:
     assert nearest("sequental", ("none", "sequential")) == "did you mean 'sequential'?"
     assert nearest("xyz", ("none", "groups")) == "choose from groups, none"
+
+
+def test_a_user_without_a_home_is_told_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 5)  # as in a container: this user has no name
+    for folder in (state_folder, cache_folder):
+        with pytest.raises(FedDigError, match="HOME: is not set"):
+            folder()

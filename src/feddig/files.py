@@ -13,7 +13,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from feddig.errors import FileFormatError
+from feddig.errors import FedDigError, FileFormatError
 
 try:
     import fcntl
@@ -123,12 +123,12 @@ def cache_folder() -> Path:
     """Return the folder in which programs on this platform keep what can be fetched again."""
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA")
-        return (Path(local) if local else Path.home() / "AppData" / "Local") / "feddig" / "Cache"
+        return (Path(local) if local else _home() / "AppData" / "Local") / "feddig" / "Cache"
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "feddig"
+        return _home() / "Library" / "Caches" / "feddig"
     shared = os.environ.get("XDG_CACHE_HOME", "")
     # the XDG standard says that a relative path is to be ignored
-    return (Path(shared) if os.path.isabs(shared) else Path.home() / ".cache") / "feddig"
+    return (Path(shared) if os.path.isabs(shared) else _home() / ".cache") / "feddig"
 
 
 def state_folder() -> Path:
@@ -136,9 +136,16 @@ def state_folder() -> Path:
     if sys.platform == "win32":
         return cache_folder().with_name("State")
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Application Support" / "feddig"
+        return _home() / "Library" / "Application Support" / "feddig"
     shared = os.environ.get("XDG_STATE_HOME", "")
-    return (Path(shared) if os.path.isabs(shared) else Path("~/.local/state").expanduser()) / "feddig"
+    return (Path(shared) if os.path.isabs(shared) else _home() / ".local" / "state") / "feddig"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:  # a user without a name, as some containers have
+        raise FedDigError("HOME: is not set, and this user has no home folder; set it to a folder") from None
 
 
 def path_fingerprint(path: Path) -> str:
