@@ -27,13 +27,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from lying_silo import LIES
 from matplotlib.figure import Figure
 from rehearsed_federation import (
     APP,
     LINK,
     NODE,
-    SILO_APP,
     SUPERVISOR,
     LoadWatch,
     RehearsedFederation,
@@ -44,7 +42,6 @@ from rehearsed_federation import (
 from feddig.core.absence import read_absence
 from feddig.digest.digest_file import read_digest
 from feddig.errors import FedDigError
-from feddig.federation.flower_1_41.local_app import SILO_PROGRAM, write_programs
 from feddig.federation.processes.processes import running
 from feddig.files import write_atomically
 from feddig.privacy.ledger import Ledger
@@ -52,6 +49,8 @@ from feddig.report.pictures import AWAY, COLOURS, HERE
 from feddig.runs.run import run
 
 KINDS = ("kill", "stop", "hang", "restart", "bad reply")
+LIES = ("nan", "too short", "too large", "no steps", "another round", "another silo", "exception")
+"""What lying_silo/ lets a silo reply."""
 KILLS = ("app in training", "app in the joint update", "SuperLink", "everything")
 MOST_DOWN, LAST_ROUNDS, POINTS = 2, 10, 2.0
 MOST_UNEXPLAINED = 2
@@ -111,7 +110,7 @@ def draw_plan(rounds: int, silos: int, seed: int) -> tuple[list[Fault], list[Kil
         Fault(
             round=when,
             kind=str(kind),
-            lie=str(next(lies)) if kind == "bad reply" else "",
+            lie=str(next(lies)) if kind == "bad reply" else "hang" if kind == "hang" else "",
             lasts=int(stream.integers(1, 4)),
             delay=float(stream.uniform(0, LONGEST_DELAY)),
             order=[int(silo) for silo in stream.permutation(silos)],
@@ -149,7 +148,6 @@ class Chaos:
                 looked = time.monotonic()
                 self.load.sample()
                 self._end_faults()
-                self._hang_on()
                 self._play_due()
             if self._has_ended():
                 self._look()
@@ -216,36 +214,15 @@ class Chaos:
         elif fault.kind == "stop":
             fault.processes = set(running(folder.path))
             send(fault.processes, signal.SIGSTOP)
-        elif fault.kind == "hang":
-            self._hang(fault)
-            if not fault.processes:
-                return False
         elif fault.kind == "restart":
             if not (supervisors := running(folder.path, SUPERVISOR)):
                 return False
             send(supervisors, signal.SIGTERM)
         else:
-            program = folder.programs / SILO_PROGRAM
-            liar = Path(__file__).with_name("lying_silo.py")
-            script = f'#!/bin/sh\nexec "{sys.executable}" -P "{liar}" "{fault.lie}" "$@"\n'
-            write_atomically(program, script)
-            program.chmod(0o700)
+            write_atomically(folder.path / "lie", fault.lie)
         fault.played = self._rounds
         tell(f"round {self._rounds}: silo {silo}: {fault.kind} {fault.lie}")
         return True
-
-    def _hang_on(self) -> None:
-        """Keep those hanging that are to hang: their nodes start an app for each message."""
-        for fault in self.faults:
-            if fault.kind == "hang" and fault.down and fault.ended is None:
-                self._hang(fault)
-
-    def _hang(self, fault: Fault) -> None:
-        """Stop a silo's app wherever it shows up, and leave its node alone."""
-        assert fault.silo is not None
-        found = set(running(self._federation.silos[fault.silo].path, SILO_APP)) - fault.processes
-        send(found, signal.SIGSTOP)
-        fault.processes |= found
 
     def _end_faults(self, *, all_of_them: bool = False) -> None:
         """Let go of silos whose time is up."""
@@ -260,12 +237,12 @@ class Chaos:
                     self._federation.start_silo(fault.silo)
                     fault.ended = self._rounds
                 continue
-            # the app of the round in which a lie began may have been started before
-            lasts = fault.lasts + (fault.kind == "bad reply")
+            # the round in which a lie began may have been answered before
+            lasts = fault.lasts + bool(fault.lie)
             if not all_of_them and self._rounds < fault.played + lasts:
                 continue
-            if fault.kind == "bad reply":
-                write_programs(folder.programs)
+            if fault.lie:
+                (folder.path / "lie").unlink()
             send(fault.processes, signal.SIGCONT)
             fault.ended = self._rounds
             tell(f"round {self._rounds}: silo {fault.silo}: {fault.kind} ends")

@@ -33,12 +33,12 @@ from feddig.files import write_atomically
 from feddig.runs.results_folder import ResultsFolder
 
 DATA, CLASSIFIER = "fashion-mini", "small"
-APP, LINK, NODE, SILO_APP = (
+APP, LINK, NODE = (
     "flwr-serverapp",
     "feddig.federation.flower_1_41.superlink",
-    "feddig.federation.flower_1_41.supernode",
-    "feddig.federation.flower_1_41.local_app",
+    "feddig.federation.flower_1_41.node",
 )
+LIAR = Path(__file__).with_name("lying_silo")
 SUPERVISOR = "federation\0silo"
 """As /proc spells a supervisor's command."""
 STOP_SECONDS = 40.0
@@ -106,7 +106,7 @@ class RehearsedFederation:
     def up(self) -> None:
         """Start moderator and silos, or go on."""
         command = [sys.executable, "-m", "feddig", "federation", "up", str(self.folder.path)]
-        self.process = start(command, self.folder.path / "up.log", dict(os.environ))
+        self.process = start(command, self.folder.path / "up.log", {**os.environ, "PYTHONPATH": str(LIAR)})
 
     def start_silo(self, silo: int) -> None:
         """Start one silo's supervisor, as its people would."""
@@ -121,7 +121,7 @@ class RehearsedFederation:
             "--log-level",
             "info",
         ]
-        environment = party_environment(folder.path, folder.flower_home)
+        environment = {**party_environment(folder.path, folder.flower_home), "PYTHONPATH": str(LIAR)}
         self.by_hand[silo] = start(command, folder.logs / "silo.log", environment)
 
     def stop(self) -> None:

@@ -18,16 +18,16 @@ from feddig import run
 from feddig.cli import main
 from feddig.digest.digest_file import read_digest
 from feddig.experiment.toml import read_experiment
-from feddig.federation.flower_1_41.local_app import SILO_PROGRAM, write_programs
 from feddig.federation.folders import FederationFolder, SiloFolder
 from feddig.federation.processes.processes import end, free_port, running, stop_programs
 from feddig.federation.status import Status, read_status
+from feddig.files import write_atomically
 from folders import rows
 
 SILOS = 2
 APP, NODE, LINK = (
     "flwr-serverapp",
-    "feddig.federation.flower_1_41.supernode",
+    "feddig.federation.flower_1_41.node",
     "feddig.federation.flower_1_41.superlink",
 )
 STOP_SECONDS = 40.0
@@ -40,12 +40,12 @@ scenario = "none"
 [model]
 classifier = "small"
 [training]
-rounds = 60
+rounds = 600
 batch = 32
 lr = 0.003
 threads = 1
 """
-LIAR = Path(__file__).parents[1] / "benchmarks" / "lying_silo.py"
+LIAR = Path(__file__).parents[1] / "benchmarks" / "lying_silo"
 
 
 def stop(started: Sequence[subprocess.Popen[bytes]], parties: Iterable[Path]) -> None:
@@ -114,7 +114,9 @@ class RealFederation:
         """Start moderator and silos, or continue."""
         command = [sys.executable, "-m", "feddig", "federation", "up", str(self.folder.path)]
         with (self.folder.path / "up.log").open("ab") as said:
-            self.process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(
+                command, stdout=said, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(LIAR)}
+            )
 
     def stop(self) -> None:
         """End all processes."""
@@ -182,12 +184,11 @@ class RealFederation:
         return [row["round"] for row in self.rows() if silo in row["recalled"]]
 
     def lie(self, silo: int, lie: str) -> None:
-        """Let a silo's node start an app that lies, until `be_honest` is called or the node starts again."""
-        script = f'#!/bin/sh\nexec {sys.executable} -P {LIAR} "{lie}" "$@"\n'
-        (self.silo(silo).programs / SILO_PROGRAM).write_text(script, encoding="utf-8")
+        """Let a silo's node lie from its next answer on, until `be_honest` is called."""
+        write_atomically(self.silo(silo).path / "lie", lie)
 
     def be_honest(self, silo: int) -> None:
-        write_programs(self.silo(silo).programs)
+        (self.silo(silo).path / "lie").unlink()
 
     def restart_node(self, silo: int) -> None:
         """End a silo's node, and wait for the next one that its supervisor starts."""

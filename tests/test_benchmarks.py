@@ -89,15 +89,6 @@ def test_the_longest_update_is_told_for_two_rates(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_start_of_a_silos_app_is_measured(tmp_path: Path) -> None:
-    pytest.importorskip("flwr", reason="needs the extra `flower`")
-    out = tmp_path / "start.json"
-    run_benchmark("app_start", "--repeats", "1", "--out", str(out))
-    rows = json.loads(out.read_text())["rows"]
-    assert rows["ours"]["modules"] < rows["flowers"]["modules"]
-
-
-@pytest.mark.slow
 def test_the_privacy_table_runs_a_cell_once_and_is_written_from_what_is_there(tmp_path: Path) -> None:
     out, refused = tmp_path / "out", "random-1-1024-seed-0"
     small = (

@@ -38,7 +38,7 @@ BENCHMARKS = {
 ON_FLOWER = {"federation_overhead"}
 """Benchmarks that start a federation. chaos does so for minutes; test_deployment.py has its faults one by one."""
 
-NOT_RUN = {"app_start", "chaos", "digest_making", "noise_aware", "paper_round", "peers", "update_lengths"}
+NOT_RUN = {"chaos", "digest_making", "noise_aware", "paper_round", "peers", "update_lengths"}
 """Not run here; that they take the documented options is seen in test_commands.py, and test_benchmarks.py runs most."""
 
 BLOCKS = [command for page in pages() for command in commands_of(page)]

@@ -14,7 +14,7 @@ from feddig.errors import FedDigError
 from feddig.federation.certificates import read_fingerprint, read_key_fingerprint
 from feddig.federation.contract import UPDATE_LIMIT, read_contract
 from feddig.federation.folders import FederationFolder, SiloFolder
-from feddig.federation.processes.supervisor import check_folder
+from feddig.federation.silo_data import check_folder
 
 pytestmark = pytest.mark.flower
 

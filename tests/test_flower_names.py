@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
@@ -17,16 +16,13 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 from feddig.errors import FedDigError
 from feddig.federation.flower_1_41 import names
 from feddig.federation.flower_1_41.names import (
-    LOCAL_APP,
+    NODE,
     SERVER_APP,
     SUPERLINK,
-    SUPERNODE,
     TABLE,
     Name,
     check_flower,
 )
-from feddig.federation.folders import SiloFolder
-from feddig.federation.processes import supervisor
 
 pytestmark = pytest.mark.flower
 
@@ -44,7 +40,7 @@ def owner_of(name: Name) -> tuple[Any, str]:
 
 def test_this_release_of_flower_has_every_name() -> None:
     check_flower()
-    for process in (SUPERLINK, SERVER_APP, SUPERNODE, LOCAL_APP):
+    for process in (SUPERLINK, SERVER_APP, NODE):
         assert any(name.process == process for name in TABLE)
 
 
@@ -75,39 +71,35 @@ def test_a_name_of_another_shape_is_refused(name: Name, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("ours", "said"),
     [
-        (lambda args: None, ""),
-        (lambda args, more=1, *rest, **others: None, ""),
-        (lambda args, more: None, "needs the parameter more"),
-        (lambda given: None, r"has the parameters \(given\), not \(args\)"),
+        (lambda obj: None, ""),
+        (lambda obj, more=1, *rest, **others: None, ""),
+        (lambda obj, more: None, "needs the parameter more"),
+        (lambda given: None, r"has the parameters \(given\), not \(obj\)"),
         ("text", "cannot be called"),
     ],
 )
 def test_further_parameters_must_be_optional(ours: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flwr.common.args.try_obtain_flwr_app_token", ours)
+    monkeypatch.setattr("flwr.supercore.inflatable.inflatable_object.get_object_tree", ours)
     if not said:
-        check_flower(LOCAL_APP)
+        check_flower(NODE)
         return
     with pytest.raises(FedDigError, match=said):
-        check_flower(LOCAL_APP)
+        check_flower(NODE)
 
 
 def test_the_order_of_parameters_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "flwr.supercore.tls.validate_and_resolve_root_certificates", lambda insecure, root_cert_path: None
+        "flwr.supercore.inflatable.inflatable_utils.inflate_object_from_contents",
+        lambda object_contents, object_id: None,
     )
-    with pytest.raises(FedDigError, match=r"has the parameters \(insecure, root_cert_path\)"):
-        check_flower(LOCAL_APP)
+    with pytest.raises(FedDigError, match=r"has the parameters \(object_contents, object_id\)"):
+        check_flower(SERVER_APP)
 
 
 def test_a_function_that_no_longer_uses_what_we_replace_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    def run_clientapp(  # type: ignore[no-untyped-def]
-        runtime_api_address, token, insecure, certificates, parent_pid, runtime_dependency_install
-    ):
-        """Load the app that was sent in some other way."""
-
-    monkeypatch.setattr("flwr.supernode.runtime.run_clientapp.run_clientapp", run_clientapp)
-    with pytest.raises(FedDigError, match="run_clientapp does not use get_load_client_app_fn"):
-        check_flower(LOCAL_APP)
+    monkeypatch.setattr("flwr.superlink.main._get_middleware", lambda: ())
+    with pytest.raises(FedDigError, match="_get_middleware does not use extensions"):
+        check_flower(SUPERLINK)
 
 
 def test_no_other_module_imports_private_names() -> None:
@@ -130,8 +122,7 @@ sys.argv = [program, *sys.argv[4:]]
 runpy.run_module(program, run_name="__main__", alter_sys=True)
 """
 PROGRAMS = {
-    "supernode": (names.SEND_REPLIES, ["--insecure", "--superlink", "{address}"]),
-    "local_app": (names.LOAD_APP, ["--insecure", "--runtime-api-address", "{address}", "--token", "t"]),
+    "node": (names.CONNECT, ["{address}"]),
     "superlink": (names.MIDDLEWARE, ["--insecure", "--host", "127.0.0.1", "--port", "0"]),
 }
 
@@ -153,15 +144,7 @@ def test_a_process_ends_before_it_connects(program: str, tmp_path: Path) -> None
         listener.settimeout(0)
         with pytest.raises(BlockingIOError):  # nobody has connected
             listener.accept()
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert re.search(
         rf"^feddig: error: flwr .* cannot be used: {name} is missing; install", done.stderr, re.M
     )
-
-
-def test_a_silo_does_not_start_its_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "check_folder", lambda folder: None)
-    monkeypatch.setattr(supervisor, "start", lambda *_: pytest.fail("it was started"))
-    monkeypatch.delattr("flwr.supernode.runtime.run_clientapp.get_load_client_app_fn")
-    with pytest.raises(FedDigError, match="get_load_client_app_fn is missing; install"):
-        supervisor.supervise(SiloFolder(tmp_path), Event())

@@ -1,6 +1,5 @@
 """A silo answers what its contract allows, each round once, whatever its moderator asks."""
 
-import logging
 import shutil
 import threading
 from collections.abc import Callable
@@ -18,7 +17,6 @@ from feddig import Dataset, Experiment, FedDigError
 from feddig.core.messages import Request
 from feddig.core.silo import Silo
 from feddig.federation.answers import Arrays, answer_once
-from feddig.federation.client_app import _keep_errors_private
 from feddig.federation.contract import read_contract
 from feddig.federation.folders import FederationFolder
 from feddig.federation.moderator import moderate_federation
@@ -260,10 +258,3 @@ def test_a_moderator_that_begins_again_gets_no_second_answers(make: Make) -> Non
     assert [row["present"] for row in again] == [[]] * ROUNDS
     assert [row["recalled"] for row in again] == [[0, 1, 2]] * ROUNDS
     assert "silo 2, round 0: " in (folder.moderator.run / "log.txt").read_text(encoding="utf-8")
-
-
-def test_a_refusal_is_one_line_in_the_silos_log(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.ERROR), pytest.raises(FedDigError), _keep_errors_private():
-        raise FedDigError("silo 0 has answered round 1")
-    (record,) = caplog.records
-    assert not record.exc_info

@@ -1,10 +1,12 @@
 """What a silo checks before it starts: its folder, the proxy, and the moderator's TLS."""
 
 import os
+import re
 import socket
 import threading
 from base64 import b64encode
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.request import proxy_bypass
 
 import pytest
@@ -14,10 +16,12 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 from feddig.cli import main
 from feddig.errors import FedDigError
 from feddig.federation.certificates import Authority, write_certificate, write_silo_key
-from feddig.federation.folders import FederationFolder
+from feddig.federation.check import check_clock, check_silo
+from feddig.federation.folders import FederationFolder, SiloFolder
 from feddig.federation.processes.network import reach_this_machine_directly, reaches
 from feddig.federation.processes.processes import free_port
-from feddig.federation.processes.supervisor import check_folder
+from feddig.federation.silo_data import check_folder
+from test_contract import a_contract
 
 pytestmark = pytest.mark.flower
 
@@ -38,6 +42,50 @@ def test_a_silos_folder_that_does_not_belong_together_is_refused(tmp_path: Path)
     write_silo_key(folder.key)
     with pytest.raises(FedDigError, match="names for north"):
         check_folder(folder)
+
+
+def test_a_party_is_checked_before_it_connects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def give(*words: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["federation", *map(str, words)])
+        said = capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    port = free_port()
+    give("init", tmp_path, "--names", "north,south", "--set", "data.limit=400", "--port", port)
+    whole = FederationFolder(tmp_path)
+    code, said, _ = give("check", tmp_path)
+    assert code == 0
+    assert f"moderator: port {port} is free" in said
+    assert re.search(r"north: \d+ images to train on, \d+ for validation", said)
+    assert said.count("no digest yet") == 2
+    code, said, error = give("check", whole.silo("north").path)
+    assert (code, said.count("\n")) == (2, 3), "what is right is said before"
+    assert error == (
+        f"feddig: error: 127.0.0.1:{port}: does not answer; ask whether the moderator runs, and whether a firewall "
+        "is in the way\n"
+    )
+    with socket.create_server(("127.0.0.1", port)):
+        assert f"port {port}: " in give("check", whole.moderator.path)[2]
+    (whole.silo("south").path / "data.npz").unlink()
+    code, _, error = give("check", whole.silo("south").path)
+    assert code == 2
+    assert "data.npz is not a file" in error
+
+
+def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(SystemExit):
+        main(["federation", "init", str(tmp_path), "--names", "north,south", "--set", "data.limit=400"])
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=10**6))
+    with pytest.raises(FedDigError, match="north: 1 MB are free, and 512 MB are needed"):
+        list(check_silo(FederationFolder(tmp_path).silo("north")))
+
+
+@pytest.mark.parametrize(("ahead", "said"), [(7.0, "7 s ahead of"), (-400.0, "400 s behind")])
+def test_a_clock_that_is_wrong_is_told(monkeypatch: pytest.MonkeyPatch, ahead: float, said: str) -> None:
+    monkeypatch.setattr("feddig.federation.check.clock_difference", lambda address, ca: ahead)
+    with pytest.raises(FedDigError, match=f"the clock here is {said} the moderator's"):
+        check_clock(a_contract(), SiloFolder(Path()))
 
 
 def test_a_moderator_without_tls_is_refused_and_one_that_is_away_is_waited_for(tmp_path: Path) -> None:

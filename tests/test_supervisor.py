@@ -24,7 +24,7 @@ from feddig.federation.contract import Contract, read_contract, write_contract
 from feddig.federation.flower_1_41.control import Control, connect, start_run, write_flower_config
 from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFolder
 from feddig.federation.processes import moderator_process, supervisor
-from feddig.federation.processes.network import reaches
+from feddig.federation.processes.network import clock_difference, reaches
 from feddig.federation.processes.processes import (
     find_program,
     free_port,
@@ -46,7 +46,7 @@ pytestmark = [
 ]
 
 NAMES = ("north", "south")
-NODE = "feddig.federation.flower_1_41.supernode"
+NODE = "feddig.federation.flower_1_41.node"
 
 
 def make(path: Path, **changes: Any) -> FederationFolder:
@@ -306,6 +306,14 @@ def test_a_wrong_authority_is_told_at_once(whole: Open, tmp_path: Path) -> None:
     with pytest.raises(FedDigError, match=r"ca\.crt: is no certificate"):
         reaches(whole.contract.address, tmp_path / "ca.crt")
     assert whole.everything_as_before()
+
+
+def test_the_moderators_clock_is_read(whole: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+    ca = whole.folder.moderator.ca
+    assert abs(clock_difference(whole.contract.address, ca)) < 3
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 60)
+    assert abs(clock_difference(whole.contract.address, ca) - 60) < 3
 
 
 def test_another_hosts_certificate_is_told_at_once(whole: Open) -> None:

@@ -285,6 +285,22 @@ def federation_renew(
     print(f"{whole.moderator.certificate}: valid until {until:%Y-%m-%d}; start the moderator again to use it")
 
 
+@federation_app.command("check")
+def federation_check(
+    folder: Annotated[
+        Path, typer.Argument(help="The folder of a silo, of the moderator, or of a federation.")
+    ],
+) -> None:
+    """Check a party's files, data, disk, clock and connection, and connect to nothing yet."""
+    need_flower()
+    from feddig.federation.check import check_party
+    from feddig.federation.processes.network import reach_this_machine_directly
+
+    reach_this_machine_directly()
+    for line in check_party(folder):
+        print(line)
+
+
 @federation_app.command("status")
 def federation_status(folder: Whole, as_json: Json = False) -> None:
     """Show the round, the accuracy, and for each silo: here or away since when, and whether its digest is held."""

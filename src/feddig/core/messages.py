@@ -1,11 +1,15 @@
 """The messages of a round: requests of the moderator and replies of the silos, as plain tensors and numbers."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
-from torch import Tensor
+if TYPE_CHECKING:  # torch takes seconds to import, and who reads an experiment or a contract does not need it
+    from torch import Tensor
 
-State = Mapping[str, Tensor]
+State: TypeAlias = "Mapping[str, Tensor]"
 """Named tensors that an algorithm remembers between rounds, for the federation or for one silo."""
 
 

@@ -83,13 +83,18 @@ def read_fingerprint(path: Path) -> str:
 
 def read_key_fingerprint(path: Path) -> str:
     """Return the fingerprint of the public half of a silo's private key file."""
+    return fingerprint(read_key(path).public_key())
+
+
+def read_key(path: Path) -> ec.EllipticCurvePrivateKey:
+    """Read a silo's private key file."""
     try:
         key = serialization.load_ssh_private_key(path.read_bytes(), password=None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise FedDigError(f"{path}: is no private key ({error}); put the silo's own back") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise FedDigError(f"{path}: is not an elliptic key on P-384; make one with `feddig federation key`")
-    return fingerprint(key.public_key())
+    return key
 
 
 def read_public_key(path: Path) -> ec.EllipticCurvePublicKey:
@@ -194,7 +199,7 @@ def renew(whole: FederationFolder, days: int) -> x509.Certificate:
 
 def read_authority(whole: FederationFolder) -> Authority:
     """Read the authority from its folder."""
-    certificate = _read_certificate(whole.ca_certificate)
+    certificate = read_certificate(whole.ca_certificate)
     try:
         key = serialization.load_pem_private_key(whole.ca_key.read_bytes(), None)
     except (OSError, ValueError, TypeError) as error:
@@ -205,11 +210,12 @@ def read_authority(whole: FederationFolder) -> Authority:
 
 
 def _hosts(path: Path) -> list[str]:
-    names = _read_certificate(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    names = read_certificate(path).extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return [str(name.value) for name in names]
 
 
-def _read_certificate(path: Path) -> x509.Certificate:
+def read_certificate(path: Path) -> x509.Certificate:
+    """Read a certificate."""
     try:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:

@@ -1,14 +1,11 @@
 """The silo's side on Flower: a ClientApp that says which silo it is, sends its digest, trains and evaluates.
 
 On Flower's simulation engine a node is a silo of the experiment that comes with each message, and takes its share of
-the experiment's data. In a deployment the node's configuration names the silo's `folder`, with its own data. Different
-processes may handle messages; each keeps what it has built.
+the experiment's data. In a deployment the node's configuration names the silo's `folder`, with its own data, which is
+loaded once.
 """
 
-import logging
 import tomllib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
@@ -24,8 +21,6 @@ from feddig.federation.silo_data import read_silo_file
 from feddig.federation.wire import pack_digest, pack_reply, pack_score, pack_silo, read_about, read_request
 from feddig.runs.build import Site, build_site
 
-log = logging.getLogger("feddig")
-
 app = ClientApp()
 
 
@@ -39,8 +34,7 @@ def tell_silo(message: Message, context: Context) -> Message:
 def give_digest(message: Message, context: Context) -> Message:
     """Reply with the digest: the same bytes each time."""
     if _is_deployed(context):
-        with _keep_errors_private():
-            return Message(_deployed(message, context).give_digest(), reply_to=message)
+        return Message(_deployed(message, context).give_digest(), reply_to=message)
     # a simulation's noise is seeded
     return Message(pack_digest(_site(message, context).make_digest()), reply_to=message)
 
@@ -49,10 +43,9 @@ def give_digest(message: Message, context: Context) -> Message:
 def train(message: Message, context: Context) -> Message:
     """Train the moderator's model on this silo's data and reply with the update."""
     if _is_deployed(context):
-        with _keep_errors_private():
-            silo = _deployed(message, context)
-            request = read_request(message.content, len(silo.site.worker.network.vector))
-            return Message(pack_reply(silo.train(request)), reply_to=message)
+        silo = _deployed(message, context)
+        request = read_request(message.content, len(silo.site.worker.network.vector))
+        return Message(pack_reply(silo.train(request)), reply_to=message)
     site = _site(message, context)
     request = read_request(message.content, len(site.worker.network.vector))
     return Message(pack_reply(site.silo.train(request, site.worker)), reply_to=message)
@@ -61,10 +54,9 @@ def train(message: Message, context: Context) -> Message:
 @app.evaluate()
 def evaluate(message: Message, context: Context) -> Message:
     """Measure the moderator's model on this silo's validation images; in a simulation the moderator does that."""
-    with _keep_errors_private():
-        silo = _deployed(message, context)
-        request = read_request(message.content, len(silo.site.network.vector))
-        return Message(pack_score(silo.evaluate(request), silo.number, request.round), reply_to=message)
+    silo = _deployed(message, context)
+    request = read_request(message.content, len(silo.site.network.vector))
+    return Message(pack_score(silo.evaluate(request), silo.number, request.round), reply_to=message)
 
 
 def _silo(context: Context) -> int:
@@ -95,20 +87,10 @@ def _deployed(message: Message, context: Context) -> DeployedSilo:
             f"{SiloFolder(Path(folder)).contract}: the moderator follows another contract; "
             "all must hold the same file"
         )
-    return _open(folder, contract.hash)
+    return open_folder(folder, contract.hash)
 
 
 @lru_cache(maxsize=1)
-def _open(folder: str, contract: str) -> DeployedSilo:
+def open_folder(folder: str, contract: str) -> DeployedSilo:
+    """Build the silo of a folder, once for each contract."""
     return open_silo(Path(folder))
-
-
-@contextmanager
-def _keep_errors_private() -> Iterator[None]:
-    """Log errors at the silo only; Flower would send them, with data and paths, to the moderator."""
-    try:
-        yield
-    except Exception as error:
-        # a refusal is one line; anything else is a fault of the program
-        log.error("%s", error, exc_info=not isinstance(error, FedDigError))
-        raise FedDigError("the silo could not answer; its own log says why") from None

@@ -78,11 +78,6 @@ class SiloFolder:
         return self.path / "flwr"
 
     @property
-    def programs(self) -> Path:
-        """The programs that its node starts instead of Flower's."""
-        return self.flower_home / "bin"
-
-    @property
     def run_sheet(self) -> Path:
         """The page with this silo's commands."""
         return self.path / RUN_SHEET
@@ -123,11 +118,6 @@ class ModeratorFolder:
     def test_set(self) -> Path:
         """The moderator's own test images, which are optional: x_test and y_test in an npz file."""
         return self.path / "test.npz"
-
-    @property
-    def database(self) -> Path:
-        """The database in which Flower's SuperLink keeps nodes and messages."""
-        return self.path / "state.db"
 
     @property
     def run(self) -> Path:

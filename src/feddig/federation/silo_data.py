@@ -27,7 +27,9 @@ from feddig.data.dataset import Dataset, Images, check_images, hold_out
 from feddig.data.load import load_dataset
 from feddig.errors import DataError, FedDigError, FileFormatError, SettingError, nearest
 from feddig.experiment.toml import spell_table
-from feddig.federation.contract import Contract
+from feddig.federation.certificates import read_fingerprint, read_key_fingerprint
+from feddig.federation.contract import Contract, read_contract
+from feddig.federation.folders import SiloFolder
 from feddig.files import FORMAT_VERSION, check_version, write_atomically
 from feddig.privacy.accounting import Budget
 
@@ -223,3 +225,30 @@ def _share(value: object) -> float | None:
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
         raise SettingError(f"data.validation: {value!r} is not a share, from 0 to below 1")
     return float(value)
+
+
+def check_folder(folder: SiloFolder) -> Contract:
+    """Check that a silo's folder is complete and that its files belong together."""
+    contract, file = read_contract(folder.contract), read_silo_file(folder.silo_file)
+    if file.silo >= len(contract.members) or contract.members[file.silo].name != file.name:
+        raise FedDigError(
+            f"{folder.silo_file}: silo {file.silo} is not {file.name!r} in {folder.contract.name}; "
+            "copy both files again from the same federation"
+        )
+    for path in (folder.public_key, folder.ca):
+        if not path.is_file():
+            raise FedDigError(f"{path}: is missing; copy it again from the folder that `init` wrote")
+    if not folder.key.is_file():
+        raise FedDigError(
+            f"{folder.key}: is missing; put the key there that `feddig federation key` made, or that you were given"
+        )
+    if read_fingerprint(folder.public_key) != contract.members[file.silo].fingerprint:
+        raise FedDigError(
+            f"{folder.public_key}: is not the key that {folder.contract.name} names for {file.name}; "
+            "send it to the moderator, or copy the folder again"
+        )
+    if read_key_fingerprint(folder.key) != contract.members[file.silo].fingerprint:
+        raise FedDigError(
+            f"{folder.key}: does not belong to {folder.public_key.name}; put the key there that was made with it"
+        )
+    return contract

@@ -1,21 +1,25 @@
 """Write and read status.json: the state of a federation, for a terminal, a program and `federation up`."""
 
+from __future__ import annotations
+
 import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from feddig.digest.digest import Digest
 from feddig.errors import FileFormatError
 from feddig.federation.contract import Contract
 from feddig.federation.folders import ModeratorFolder
 from feddig.federation.processes.processes import is_alive, running
 from feddig.files import FORMAT_VERSION, check_version, write_atomically
+
+if TYPE_CHECKING:
+    from feddig.digest.digest import Digest
 
 FINISHED = "finished"
 KEYS = ("federation", "pid", "state", "round", "rounds", "accuracy", "accuracy_of", "updated", "silos")

@@ -1,12 +1,15 @@
 """AdaBest: drift estimates that fade with age, at the silos and at the moderator (Varno et al., 2022)."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from feddig.core.algorithms.base import Correction, Memory, Plain, Round, weighted_sum
 from feddig.core.messages import State
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NEVER = -1
 
@@ -20,7 +23,7 @@ class AdaBest(Plain):
 
     def start(self, weights: Tensor, silos: int) -> Memory:
         """Start without drift; the previous mean is the first model."""
-        fresh = {"drift": torch.zeros_like(weights), "last": torch.tensor(NEVER)}
+        fresh = {"drift": weights.new_zeros(weights.shape), "last": _number(NEVER)}
         return Memory(shared={"mean": weights.clone()}, silos=(fresh,) * silos)
 
     def correction(self, weights: Tensor, state: State) -> Correction | None:
@@ -33,8 +36,14 @@ class AdaBest(Plain):
         for reply in round.replies:
             old, last = silos[reply.silo]["drift"], int(silos[reply.silo]["last"])
             drift = -reply.update if last == NEVER else old / (round.number - last) - reply.update
-            silos[reply.silo] = {"drift": drift, "last": torch.tensor(round.number)}
+            silos[reply.silo] = {"drift": drift, "last": _number(round.number)}
         mean = round.weights + weighted_sum(round.shares(), [reply.update for reply in round.replies])
         # when fewer silos reply the mean jumps, and this difference contains the jump: a property of AdaBest
         weights = mean - self.beta * (memory.shared["mean"] - mean)
         return weights, Memory({"mean": mean}, tuple(silos))
+
+
+def _number(value: int) -> Tensor:
+    import torch
+
+    return torch.tensor(value)

@@ -5,15 +5,17 @@ in an experiment. It holds no state of its own: what it remembers goes in and co
 so that any engine can carry it and any round can be checkpointed.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol, Self
 
 from feddig.core.messages import Reply, State
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,7 @@ def shares(importance: Sequence[float]) -> list[float]:
 
 def weighted_sum(coefficients: Sequence[float], vectors: Sequence[Tensor]) -> Tensor:
     """Add vectors up with coefficients, always in the order given so that the bytes repeat."""
-    total = torch.zeros_like(vectors[0])
+    total = vectors[0].new_zeros(vectors[0].shape)
     for coefficient, vector in zip(coefficients, vectors, strict=True):
         total.add_(vector, alpha=coefficient)
     return total

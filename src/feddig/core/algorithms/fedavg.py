@@ -1,10 +1,14 @@
 """FedAvg: the next model is the old one plus the mean of the updates (McMahan et al., 2017)."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from feddig.core.algorithms.base import Memory, Plain, Round, weighted_sum
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -1,13 +1,15 @@
 """FedDyn: each silo carries a dual variable that aligns its optimum with the global one (Acar et al., 2021)."""
 
-from dataclasses import dataclass, replace
-from typing import Self
+from __future__ import annotations
 
-import torch
-from torch import Tensor
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
 from feddig.core.algorithms.base import Correction, Memory, Plain, Round, shares, weighted_sum
 from feddig.core.messages import State
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -23,7 +25,9 @@ class FedDyn(Plain):
 
     def start(self, weights: Tensor, silos: int) -> Memory:
         """Start every dual variable at zero."""
-        return Memory(shared={}, silos=tuple({"dual": torch.zeros_like(weights)} for _ in range(silos)))
+        return Memory(
+            shared={}, silos=tuple({"dual": weights.new_zeros(weights.shape)} for _ in range(silos))
+        )
 
     def correction(self, weights: Tensor, state: State) -> Correction | None:
         """Return the gradient of the dynamic regulariser."""

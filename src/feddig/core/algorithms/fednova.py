@@ -1,11 +1,15 @@
 """FedNova: updates are divided by the steps they took before they are averaged (Wang et al., 2020)."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
-
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from feddig.core.algorithms.base import Memory, Plain, Round, weighted_sum
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

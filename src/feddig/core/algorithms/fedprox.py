@@ -1,12 +1,16 @@
 """FedProx: FedAvg whose silos are held near the global model (Li et al., 2020)."""
 
-from dataclasses import dataclass
+from __future__ import annotations
 
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from feddig.core.algorithms.base import Correction
 from feddig.core.algorithms.fedavg import FedAvg
 from feddig.core.messages import State
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

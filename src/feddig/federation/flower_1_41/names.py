@@ -2,12 +2,12 @@
 
 Public are only flwr.app, flwr.clientapp and flwr.serverapp. Everything else may change with any release of Flower, so
 it stands in the table below, other modules take it from here, and a process does not start if a name is missing or
-has another shape. That matters most on a silo: if our replacement of a function of Flower's had no effect, the silo
-would run any program that its moderator sends.
+has another shape.
 """
 
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -18,8 +18,8 @@ import httpx
 
 from feddig.errors import FedDigError
 
-SUPERLINK, SERVER_APP, SUPERNODE, LOCAL_APP = "superlink", "server app", "supernode", "local app"
-"""The processes of a federation: two of the moderator's, and two of a silo's."""
+SUPERLINK, SERVER_APP, NODE = "superlink", "server app", "node"
+"""The processes of a federation: two of the moderator's, and a silo's."""
 RELEASES = "flwr>=1.41,<1.42"
 
 FLEET_PATH, PUSH_OBJECT_PATH = "/v1/fleet/", "/v1/fleet/push-object"
@@ -107,7 +107,8 @@ def start_checked(main: Callable[[], None], *processes: str) -> None:
         check_flower(*processes)
         main()
     except FedDigError as error:
-        raise SystemExit(f"feddig: error: {error}") from None
+        print(f"feddig: error: {error}", file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def http_client(grid: Any) -> tuple[Any, httpx.Client]:
@@ -154,6 +155,7 @@ _KEYS = "flwr.supercore.primitives.asymmetric"
 RUN_SUPERLINK = Name(SUPERLINK, _CLI, "flower_superlink", parameters=())
 GRPC_CONTROL = Name(SUPERLINK, "flwr.common.constant", "FLWR_INTERNAL_GRPC_CONTROL_API", kind=str)
 GRPC_FLEET = Name(SUPERLINK, "flwr.common.constant", "FLWR_INTERNAL_GRPC_FLEET_API", kind=str)
+IN_MEMORY = Name(SUPERLINK, "flwr.supercore.constant", "FLWR_IN_MEMORY_DB_NAME", kind=str)
 EXTRA_MIDDLEWARE = Name(SUPERLINK, "flwr.superlink.extensions", "get_middleware", parameters=())
 MIDDLEWARE = Name(
     SUPERLINK, _MAIN, "_get_middleware", parameters=(), mentions=("extensions", "get_middleware")
@@ -198,44 +200,23 @@ ASSEMBLE = Name(
     parameters=("object_id", "object_contents"),
 )  # fmt: skip
 
-# --- the process of a silo's node, and the program that starts it
+# --- the process of a silo's node
 
-_NODE = "flwr.supernode.start_client_internal"
-
-RUN_SUPERNODE = Name(SUPERNODE, "flwr.supernode.cli.flower_supernode", "flower_supernode", parameters=())
-TAKE_MESSAGE = Name(
-    SUPERNODE, _NODE, "_pull_and_store_message",
+CONNECT = Name(
+    NODE, "flwr.supernode.fleet_http_connection", "http_request_response",
+    parameters=("server_address", "insecure", "root_certificates", "authentication_keys"),
+)  # fmt: skip
+FETCH = Name(
+    NODE, f"{_INFLATE}.inflatable_utils", "pull_and_inflate_object_from_tree",
     parameters=(
-        "state", "object_store", "node_config", "receive", "get_run", "get_fab", "pull_object",
-        "confirm_message_received", "trusted_entities",
+        "object_tree", "pull_object_fn", "confirm_object_received_fn", "return_type", "initial_backoff"
     ),
 )  # fmt: skip
-SEND_REPLIES = Name(
-    SUPERNODE, _NODE, "_push_messages", parameters=("state", "object_store", "send", "push_object"),
-    mentions=("get_messages_legacy", "get"),
-)  # fmt: skip
-PROGRAMS = Name(SUPERNODE, "flwr.supercore.constant", "TASK_TYPE_TO_COMMAND", kind=dict)
-
-# --- the process that answers one message for a silo
-
-_APP = "flwr.supernode.runtime.run_clientapp"
-
-RUN_APP = Name(
-    LOCAL_APP, _APP, "run_clientapp",
-    parameters=(
-        "runtime_api_address", "token", "insecure", "certificates", "parent_pid", "runtime_dependency_install"
-    ),
-    mentions=("install_from_fab", "get_load_client_app_fn"),
-)  # fmt: skip
-UNPACK_APP = Name(LOCAL_APP, _APP, "install_from_fab", parameters=("fab_file", "skip_prompt"))
-LOAD_APP = Name(
-    LOCAL_APP, _APP, "get_load_client_app_fn", parameters=("default_app_ref", "app_path", "multi_app")
-)
-ADD_ARGUMENTS = Name(LOCAL_APP, "flwr.common.args", "add_args_flwr_app_common", parameters=("parser",))
-READ_TOKEN = Name(LOCAL_APP, "flwr.common.args", "try_obtain_flwr_app_token", parameters=("args",))
-READ_CERTIFICATES = Name(
-    LOCAL_APP, "flwr.supercore.tls", "validate_and_resolve_root_certificates",
-    parameters=("root_cert_path", "insecure"),
+TREE_OF = Name(NODE, f"{_INFLATE}.inflatable_object", "get_object_tree", parameters=("obj",))
+PARTS_OF = Name(NODE, f"{_INFLATE}.inflatable_object", "get_all_nested_objects", parameters=("obj",))
+PUSH_PARTS = Name(
+    NODE, f"{_INFLATE}.inflatable_utils", "push_objects",
+    parameters=("objects", "push_object_fn", "object_ids_to_push"),
 )  # fmt: skip
 
 # --- what our code reaches through the names above: methods, and fields of answers
@@ -288,19 +269,6 @@ _REACHED = (
     Name(SERVER_APP, _MESSAGE, "Message", fields=("metadata", "error")),
     Name(SERVER_APP, _MESSAGE, "Metadata", fields=("message_id", "reply_to_message_id")),
     Name(SERVER_APP, _MESSAGE, "ObjectTree", fields=("object_id",)),
-    # a node starts apps as programs, by names that are searched in PATH: there a silo's own ones come first
-    Name(
-        SUPERNODE, _NODE, "start_client_internal",
-        mentions=("flower-superexec", "_pull_and_store_message", "_push_messages"),
-    ),
-    Name(
-        SUPERNODE, "flwr.supernode.nodestate", "NodeState.get_messages_legacy", parameters=("self", "is_reply")
-    ),
-    Name(SUPERNODE, "flwr.supercore.object_store", "ObjectStore.get", parameters=("self", "object_id")),
-    Name(
-        SUPERNODE, "flwr.supercore.superexec.executor.subprocess_executor", "SubprocessExecutor.launch",
-        mentions=("TASK_TYPE_TO_COMMAND", "Popen"),
-    ),
 )  # fmt: skip
 
 TABLE: tuple[Name, ...] = (*(one for one in list(globals().values()) if isinstance(one, Name)), *_REACHED)

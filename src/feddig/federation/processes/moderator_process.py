@@ -12,6 +12,7 @@ from threading import Event
 
 from feddig.errors import FedDigError
 from feddig.federation.contract import Contract, read_contract
+from feddig.federation.flower_1_41 import names
 from feddig.federation.flower_1_41.control import (
     Control,
     NoAnswerError,
@@ -119,7 +120,8 @@ def _start_superlink(folder: ModeratorFolder, contract: Contract) -> subprocess.
         "--enable-supernode-auth",
         "--host", bind,
         "--port", port,
-        "--database", str(folder.database.resolve()),
+        # digests and rounds are ours on disk; what is under way is asked again
+        "--database", names.IN_MEMORY.get(),
         "--disable-runtime-dependency-installation",
     ]  # fmt: skip
     environment = party_environment(folder.path, folder.flower_home)

@@ -4,20 +4,25 @@ Many organisations let connections out only through a proxy, which HTTPS_PROXY n
 reached directly. Flower follows both, so this check does too. A party's own processes always reach each other directly.
 """
 
+import logging
 import os
 import ssl
+import time
 from base64 import b64encode
-from http.client import HTTPSConnection
+from email.utils import parsedate_to_datetime
+from http.client import HTTPException, HTTPSConnection
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from feddig.errors import FedDigError
 
-SECONDS = 10.0
+SECONDS, RETRY_SECONDS = 10.0, 2.0
 EXPIRED, OTHER_HOST = 10, (62, 64)
 """OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED, _HOSTNAME_MISMATCH and _IP_ADDRESS_MISMATCH."""
 THIS_MACHINE = ("127.0.0.1", "localhost")
+
+log = logging.getLogger("feddig")
 
 
 def reach_this_machine_directly() -> None:
@@ -54,6 +59,30 @@ def reaches(address: str, ca: Path) -> bool:
         return False
     finally:
         connection.close()
+
+
+def clock_difference(address: str, ca: Path) -> float:
+    """Return by how many seconds the clock here is ahead of that of the moderator, which must answer."""
+    host, _, port = address.rpartition(":")
+    connection = _route(host.strip("[]"), int(port), ssl.create_default_context(cafile=str(ca)))
+    try:
+        connection.request("HEAD", "/")
+        said = connection.getresponse().headers["Date"]
+        return time.time() - parsedate_to_datetime(said).timestamp()
+    except (OSError, HTTPException, TypeError, ValueError):
+        return 0.0  # a proxy may leave the time out, and the moderator has the last word
+    finally:
+        connection.close()
+
+
+def await_moderator(address: str, ca: Path) -> None:
+    """Wait until the moderator answers: it may start later, or be offline for a while."""
+    warned = False
+    while not reaches(address, ca):
+        if not warned:
+            log.warning("%s does not answer; waiting for the moderator", address)
+            warned = True
+        time.sleep(RETRY_SECONDS)
 
 
 def _route(host: str, port: int, trust: ssl.SSLContext) -> HTTPSConnection:

@@ -15,10 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from feddig.errors import FedDigError
 from feddig.federation.contract import read_contract
 from feddig.federation.folders import FederationFolder
-from feddig.federation.processes import moderator_process, supervisor
+from feddig.federation.processes import moderator_process
 from feddig.federation.processes.lock import party_lock
 from feddig.federation.processes.moderator_process import is_finished
 from feddig.federation.processes.processes import end, party_environment, start, started_by_us, stop_programs
+from feddig.federation.silo_data import check_folder
 from feddig.federation.status import Status, describe, read_status
 
 MODERATOR = "moderator"
@@ -75,7 +76,7 @@ def _chosen(whole: FederationFolder, only: str | None) -> list[str]:
         if name == MODERATOR:
             moderator_process.check_folder(whole.moderator)
         else:
-            supervisor.check_folder(whole.silo(name))
+            check_folder(whole.silo(name))
     return names
 
 

@@ -1,0 +1,107 @@
+"""Check that a party can take part, before it connects: its files, its data, its disk, its clock, and the way there."""
+
+import shutil
+import socket
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from feddig.errors import FedDigError
+from feddig.federation.certificates import read_certificate
+from feddig.federation.client_app import open_folder
+from feddig.federation.contract import Contract
+from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFolder
+from feddig.federation.processes.network import clock_difference, reaches
+from feddig.federation.silo_data import check_folder
+
+AHEAD, BEHIND = 5.0, 300.0
+"""Seconds: with a clock that differs by more, Flower takes a silo's messages for old ones that are sent again."""
+
+
+def check_party(path: Path) -> Iterator[str]:
+    """Check the party whose folder this is, or each of a federation's; yield a line for whatever is right."""
+    whole = FederationFolder(path)
+    if whole.moderator.path.is_dir():
+        yield from check_party(whole.moderator.path)
+        for place in sorted((whole.path / "silos").iterdir()):
+            yield from check_silo(SiloFolder(place))
+    elif SiloFolder(path).silo_file.exists():
+        silo = SiloFolder(path)
+        yield from check_silo(silo)
+        yield check_way(check_folder(silo), silo)
+    else:
+        yield from check_moderator(ModeratorFolder(path))
+
+
+def check_silo(folder: SiloFolder) -> Iterator[str]:
+    """Check a silo's files, load its data, and look at its disk."""
+    contract = check_folder(folder)
+    yield _say_contract(contract)
+    silo = open_folder(str(folder.path), contract.hash)
+    train, validation = len(silo.site.silo.samples), len(silo.validation)
+    yield f"{silo.file.name}: {train:,} images to train on, {validation:,} for validation, of {silo.file.data}"
+    digest = "its digest is made" if folder.digest.exists() else "no digest yet"
+    yield f"{silo.file.name}: {digest}; {_check_disk(folder.path, contract)}"
+
+
+def check_way(contract: Contract, folder: SiloFolder) -> str:
+    """Check that the moderator answers, that it is the right one, and that its clock says the same."""
+    if not reaches(contract.address, folder.ca):
+        raise FedDigError(
+            f"{contract.address}: does not answer; ask whether the moderator runs, and whether a firewall is in the way"
+        )
+    return f"{contract.address} is the moderator, and answers; {check_clock(contract, folder)}"
+
+
+def check_clock(contract: Contract, folder: SiloFolder) -> str:
+    """Check that the clock here differs little from the moderator's."""
+    ahead = clock_difference(contract.address, folder.ca)
+    if not -BEHIND < ahead < AHEAD:
+        said = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'}"
+        raise FedDigError(
+            f"the clock here is {said} the moderator's, which would refuse this silo; set both by NTP"
+        )
+    return "clocks agree"
+
+
+def check_moderator(folder: ModeratorFolder) -> Iterator[str]:
+    """Check the moderator's files, its test images, its certificate, its port and its disk."""
+    # a silo's node, which needs the rest of this module, imports none of these
+    from feddig.federation.flower_1_41.control import own_address
+    from feddig.federation.moderator_setup import set_up_moderator
+    from feddig.federation.processes import moderator_process
+
+    contract = moderator_process.check_folder(folder)
+    yield _say_contract(contract)
+    setup = set_up_moderator(contract, folder.test_set)
+    tested = "silos measure accuracy" if setup.test is None else f"{len(setup.test):,} test images"
+    ends = read_certificate(folder.certificate).not_valid_after_utc
+    if ends < datetime.now(UTC):
+        raise FedDigError(f"{folder.certificate}: has expired; renew it with `feddig federation renew`")
+    yield f"moderator: {tested}; its certificate is valid until {ends:%Y-%m-%d}; {_check_disk(folder.path, contract)}"
+    port = int(contract.address.rpartition(":")[2])
+    try:
+        socket.create_server(("", port)).close()
+        yield f"moderator: port {port} is free"
+    except OSError as error:
+        if not reaches(own_address(contract), folder.ca):
+            raise FedDigError(f"port {port}: {error.strerror}; end the program that listens there") from None
+        yield f"moderator: it runs, and answers on port {port}"
+
+
+def _say_contract(contract: Contract) -> str:
+    experiment = contract.experiment
+    return (
+        f"contract {contract.hash[:12]}: {contract.name}, {len(contract.members)} silos, "
+        f"{experiment.training.rounds} rounds of {experiment.algorithm.name}"
+    )
+
+
+def _check_disk(path: Path, contract: Contract) -> str:
+    """Check that there is room for a digest and as much again for models."""
+    free, needed = shutil.disk_usage(path).free, 2 * contract.largest_digest
+    if free < needed:
+        raise FedDigError(
+            f"{path}: {free / 1e6:,.0f} MB are free, and {needed / 1e6:,.0f} MB are needed; make room"
+        )
+    return f"{free / 1e9:,.0f} GB are free"

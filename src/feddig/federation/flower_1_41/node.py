@@ -1,0 +1,174 @@
+"""A silo's node: it takes the moderator's messages one after the other, and answers them in this process.
+
+    python -m feddig.federation.flower_1_41.node FOLDER
+
+Flower's own node fetches the app that comes with a run, any program, and starts it next to the silo's images, anew for
+each message. This one never asks for that app: it knows `feddig.federation.client_app` and nothing else, and loads the
+silo's data once, before it connects.
+"""
+
+import faulthandler
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+from flwr.app import Context, Error, Message, RecordDict
+
+from feddig.errors import FedDigError
+from feddig.federation.certificates import read_key
+from feddig.federation.check import check_clock, check_silo
+from feddig.federation.client_app import app
+from feddig.federation.contract import read_contract
+from feddig.federation.flower_1_41 import names
+from feddig.federation.flower_1_41.names import NODE, start_checked
+from feddig.federation.folders import SiloFolder
+from feddig.federation.processes.network import await_moderator
+
+REFUSED = 3
+"""The exit code of a node that the moderator does not take."""
+POLL_SECONDS, PULL_SECONDS = 0.2, 0.05
+"""How often it asks for a message, and for a part of one that the moderator has not handed over yet."""
+NOT_ANSWERED = Error(2, "it could not answer; its own log says why")
+"""What the moderator hears of an error: the rest may tell of data and paths."""
+
+log = logging.getLogger("feddig")
+
+
+def main() -> None:
+    """Run the node of the silo's folder that is given."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    for noisy in ("flwr", "httpx"):
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGINT, _connect_again)
+    start_checked(lambda: run_node(SiloFolder(Path(sys.argv[1]))), NODE)
+
+
+def _leave(*_: object) -> None:
+    """End so that the connection is closed: else the next node would be refused for a minute."""
+    raise SystemExit(1)
+
+
+class UnknownNodeError(BaseException):
+    """The SuperLink does not know this node, as it keeps its state in memory and was started again."""
+
+
+def _connect_again(*_: object) -> None:
+    """Answer the signal that Flower sends to its own process when the SuperLink does not know the node."""
+    raise UnknownNodeError
+
+
+def run_node(folder: SiloFolder) -> None:
+    """Load the silo's data, connect to the moderator, and answer messages until this process is ended."""
+    for line in check_silo(folder):
+        log.info("%s", line)
+    contract, key = read_contract(folder.contract), read_key(folder.key)
+    trusted, keys = folder.ca.read_bytes(), (key, key.public_key())
+    while True:
+        await_moderator(contract.address, folder.ca)
+        check_clock(contract, folder)
+        try:
+            with names.CONNECT.get()(contract.address, False, trusted, keys) as connection:
+                number, receive, send, _, _, pull, push, confirm = connection
+                log.info("connected to %s", contract.address)
+                node = Node(folder, number, contract.longest_answer, receive, send, pull, push, confirm)
+                while True:
+                    node.turn()
+        except UnknownNodeError:
+            log.warning("the moderator was started again; connecting to it")
+        except SystemExit as end:
+            # Flower ends a process that could not connect
+            if not isinstance(end.__context__, httpx.HTTPStatusError):
+                raise
+            print(
+                f"feddig: error: {contract.address}: the moderator refuses this silo's key, or it is in use elsewhere; "
+                f"ask for {folder.public_key} to be registered, and run this on one machine only",
+                file=sys.stderr,
+            )
+            raise SystemExit(REFUSED) from None
+
+
+@dataclass(frozen=True)
+class Node:
+    """Answers messages over a connection, which is Flower's and consists of functions."""
+
+    folder: SiloFolder
+    number: int
+    longest: float
+    """Seconds after which nobody waits for an answer any more."""
+    receive: Callable[[], Any]
+    send: Callable[..., Any]
+    pull: Callable[[int, str], bytes]
+    push: Callable[[int, str, str, bytes], None]
+    confirm: Callable[[int, str], None]
+
+    def turn(self) -> None:
+        """Answer the next message, if there is one."""
+        try:
+            received = self.receive()
+            if received is None:
+                time.sleep(POLL_SECONDS)
+                return
+            message = self._fetch(*received)
+            # a process that hangs reacts to nothing; it is ended, and the next one is asked again
+            faulthandler.dump_traceback_later(self.longest, exit=True)
+            began = time.perf_counter()
+            reply = self._answer(message)
+            seconds = time.perf_counter() - began
+            faulthandler.cancel_dump_traceback_later()
+            self._send(reply, seconds)
+        except Exception as error:
+            log.warning("a message is lost, and may come again: %s", str(error) or type(error).__name__)
+            time.sleep(POLL_SECONDS)
+        else:
+            if not reply.has_error():
+                log.info("%s: sent after %.1f s", _what(message), seconds)
+
+    def _fetch(self, head: Message, tree: Any) -> Message:
+        run = head.metadata.run_id
+        message: Message = names.FETCH.get()(
+            tree,
+            lambda part: self.pull(run, part),
+            lambda whole: self.confirm(run, whole),
+            return_type=Message,
+            initial_backoff=PULL_SECONDS,
+        )
+        message.metadata.__dict__["_message_id"] = tree.object_id
+        return message
+
+    def _answer(self, message: Message) -> Message:
+        log.info("%s: asked", _what(message))
+        run = message.metadata.run_id
+        context = Context(run, self.number, {"folder": str(self.folder.path)}, RecordDict(), {})
+        try:
+            return app(message, context)
+        except Exception as error:
+            # a refusal is one line; anything else is a fault of the program
+            log.error("%s: %s", _what(message), error, exc_info=not isinstance(error, FedDigError))
+            return Message(NOT_ANSWERED, reply_to=message)
+
+    def _send(self, reply: Message, seconds: float) -> None:
+        run = reply.metadata.run_id
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        wanted, session = self.send(reply, names.TREE_OF.get()(reply), seconds)
+        names.PUSH_PARTS.get()(
+            names.PARTS_OF.get()(reply),
+            lambda part, content: self.push(run, session, part, content),
+            object_ids_to_push=wanted,
+        )
+
+
+def _what(message: Message) -> str:
+    """Say what a message asks for; rounds are counted from 1 where people read them."""
+    round = message.metadata.group_id
+    return f"round {int(round) + 1}, {message.metadata.message_type}" if round.isdecimal() else "message"
+
+
+if __name__ == "__main__":
+    main()
