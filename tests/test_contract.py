@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +16,11 @@ from feddig.federation.contract import (
     Contract,
     Member,
     read_contract,
+    with_silos_own_data,
     write_contract,
 )
 from feddig.files import write_atomically
+from feddig.settings import AbsenceSettings
 
 KEYS = ("a" * 64, "b" * 64)
 
@@ -89,6 +92,41 @@ def test_a_moderator_continues_under_a_contract_of_an_older_release() -> None:
     older = "b76359f7d7671d1768808fea4dab658a11fc2d59b883e270fc9a81489a7d784a"
     assert a_contract().lasting_hash == a_contract(address="other.example:1").lasting_hash == older
     assert a_contract(name="x").lasting_hash != older
+
+
+def a_contract_for_real_data(**changes: object) -> Contract:
+    experiment = replace(a_contract().experiment, absence=AbsenceSettings(scenario="none"))
+    return a_contract(experiment=with_silos_own_data(experiment, 2), **changes)
+
+
+def test_a_contract_for_real_data_has_no_settings_of_a_simulation(tmp_path: Path) -> None:
+    contract = a_contract_for_real_data()
+    write_contract(tmp_path / "c.toml", contract)
+    assert not {"data", "absence"} & tomllib.loads((tmp_path / "c.toml").read_text(encoding="utf-8")).keys()
+    assert read_contract(tmp_path / "c.toml") == contract
+    assert contract.hash == hashlib.sha256((tmp_path / "c.toml").read_bytes()).hexdigest()
+
+
+def test_a_run_goes_on_when_the_settings_of_a_simulation_are_taken_out_of_its_contract() -> None:
+    contract = a_contract_for_real_data()
+    data = replace(contract.experiment.data, name="fashion-mini")
+    older = a_contract(experiment=replace(contract.experiment, data=data))
+    assert older.hash != contract.hash
+    # printed for this contract by the code of commit a30a73c, which wrote [data] and [absence]
+    assert (
+        older.lasting_hash
+        == contract.lasting_hash
+        == "77fad180015d098fb31debe895d25f3fdc806cc790f0740f9c7427e33eeaf26c"
+    )
+    assert a_contract_for_real_data(name="x").lasting_hash != contract.lasting_hash
+
+
+def test_a_contract_for_real_data_simulates_no_absence(tmp_path: Path) -> None:
+    write_contract(tmp_path / "c.toml", a_contract_for_real_data())
+    with (tmp_path / "c.toml").open("a", encoding="utf-8") as stream:
+        stream.write('[absence]\nscenario = "early"\n')
+    with pytest.raises(FedDigError, match=r"absence\.scenario: 'early' simulates absence"):
+        read_contract(tmp_path / "c.toml")
 
 
 def test_the_files_that_it_names_lie_next_to_it_on_every_machine(tmp_path: Path) -> None:

@@ -396,6 +396,53 @@ def test_a_shape_that_is_not_of_images_is_refused(tmp_path: Path, shape: tuple[i
     one_line(error)
 
 
+def test_an_npz_needs_no_test_part_where_images_are_held_out(tmp_path: Path) -> None:
+    path, arrays = tmp_path / "set.npz", good_arrays()
+    train = {"x_train": arrays["x_train"], "y_train": arrays["y_train"]}
+    np.savez(path, **train, g_train=np.array(list("pqrpqr")))  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=r"x_test: no such array.*data\.validation") as error:
+        load_dataset("npz", path)
+    one_line(error)
+    dataset = load_dataset("npz", path, held_out=0.1)
+    assert (len(dataset.train), len(dataset.test), dataset.classes) == (6, 0, 3)
+    assert dataset.train.groups is not None
+    assert dataset.train.groups.tolist() == [0, 1, 2, 0, 1, 2]
+    np.savez(path, **train, x_test=arrays["x_test"])  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="y_test: no such array"):
+        load_dataset("npz", path, held_out=0.1)
+
+
+@pytest.mark.parametrize("as_floats", [False, True])
+@pytest.mark.parametrize("axis", [1, 3])
+def test_grey_arrays_in_three_equal_channels_are_read_as_grey(
+    tmp_path: Path, axis: int, as_floats: bool
+) -> None:
+    grey = {name: array for name, array in good_arrays().items() if name.startswith("x_")}
+    if as_floats:
+        grey = {name: array / 255 for name, array in grey.items()}
+    saved = {name: np.stack([array] * 3, axis=axis) for name, array in grey.items()}
+    path = save(tmp_path / "set.npz", **saved)
+    assert load_dataset("npz", path).train.pixels.shape == (6, 3, 9, 10)
+    dataset = load_dataset("npz", path, channels=1)
+    plain = load_dataset("npz", save(tmp_path / "plain.npz", **grey))
+    for part, wanted in ((dataset.train, plain.train), (dataset.test, plain.test)):
+        assert np.array_equal(part.pixels[:], wanted.pixels[:])
+    saved["x_test"][1, 2, 2, 2] = 0
+    path = save(tmp_path / "colour.npz", **saved)
+    with pytest.raises(DataError, match="x_test: image 1 is in colour, but grey images are wanted") as error:
+        load_dataset("npz", path, channels=1)
+    one_line(error)
+
+
+def test_grey_files_saved_in_colour_are_read_as_grey(tmp_path: Path) -> None:
+    every = np.arange(256, dtype=np.uint8).reshape(16, 16)
+    for number in range(10):
+        (tmp_path / "cat").mkdir(exist_ok=True)
+        Image.fromarray(np.stack([every] * 3, axis=2)).save(tmp_path / "cat" / f"{number}.png")
+    dataset = load_dataset("folder", tmp_path, image_size=0, channels=1)
+    assert (dataset.train.pixels[:] == every).all()
+
+
 @pytest.mark.parametrize("name", ["x_train", "y_train", "x_test", "y_test"])
 def test_a_missing_array_is_named(tmp_path: Path, name: str) -> None:
     path = save(tmp_path / "set.npz", without=name)

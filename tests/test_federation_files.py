@@ -1,5 +1,6 @@
 """`federation init`: the files of each party, the data of a rehearsal; and how the status is shown."""
 
+import configparser
 import importlib
 import io
 import itertools
@@ -24,7 +25,9 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from cryptography import x509
 
+from feddig._version import __version__
 from feddig.cli import main
+from feddig.commands.options import INTERRUPTED
 from feddig.data.mmap import choose
 from feddig.errors import FedDigError
 from feddig.experiment.setup import lay_out
@@ -86,6 +89,39 @@ def test_every_party_gets_the_same_contract_and_what_it_needs(rehearsed: Federat
         assert contract.hash in silo.run_sheet.read_text(encoding="utf-8")
         assert "feddig federation silo ." in silo.run_sheet.read_text(encoding="utf-8")
     assert "feddig federation moderator ." in whole.moderator.run_sheet.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("party", ["moderator", "silo"])
+def test_a_party_can_run_as_a_service_and_in_a_container(
+    rehearsed: FederationFolder, party: str, tmp_path: Path
+) -> None:
+    from test_commands import parse
+
+    folder = rehearsed.moderator if party == "moderator" else rehearsed.silo("north")
+    text, container, sheet = (
+        path.read_text(encoding="utf-8") for path in (folder.unit, folder.container, folder.run_sheet)
+    )
+    unit = configparser.ConfigParser(interpolation=None)
+    unit.read_string(text)
+    service = unit["Service"]
+    assert (service["Restart"], service["KillMode"]) == ("on-failure", "mixed")
+    assert service["SuccessExitStatus"] == str(INTERRUPTED)
+    program, *words = service["ExecStart"].split()
+    (command,) = [json.loads(line[4:]) for line in container.splitlines() if line.startswith("CMD ")]
+    assert Path(program).name == command[0] == "feddig"
+    for given in (words, command[1:]):
+        context = parse(given)
+        assert (context.command.name, context.params["folder"]) == (party, ".")
+    assert f"feddig-{__version__}-py3-none-any.whl[flower]" in container
+    assert f'pip install "./feddig-{__version__}-py3-none-any.whl[flower]"' in sheet
+    assert f"`feddig-{party}.service`" in sheet
+    assert "`Containerfile`" in sheet
+    assert "{" not in text + container
+    if (tool := shutil.which("systemd-analyze")) is not None:
+        copy = tmp_path / folder.unit.name
+        copy.write_text(text.replace(program, sys.executable), encoding="utf-8")
+        done = subprocess.run([tool, "verify", "--man=no", copy], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_moderators_folder_of_the_last_release_gets_the_app_of_this_one(
@@ -167,9 +203,17 @@ def test_no_federation_is_overwritten_and_a_failure_leaves_no_files(
     ("options", "said"),
     [
         ([], "--silos: say how many silos"),
-        (["--silos", 3, "--names", "a,b"], "--names: 2 different names, but --silos 3"),
+        (["--silos", 3, "--names", "a,b"], "--names: 2 names, but --silos 3"),
         (["--silos", 2, "--classes", "a,b"], "--classes and --image: belong together"),
         (["--silos", 2, "--classes", "a,b", "--image", "28x28"], "--image: '28x28' is not a shape"),
+        (["--names", "a,b,a"], "--names: 'a' is listed twice; give each one its own name"),
+        (["--names", "a,A", *SMALL], "silo.name: 'A' is listed twice"),
+        (["--silos", 2, "--classes", "x,x", "--image", "1x28x28"], "--classes: 'x' is listed twice"),
+        (["--silos", 2, "--classes", "x", "--image", "1x28x28"], "--classes: only 'x'; give at least two"),
+        (
+            ["--silos", 2, "--classes", "a,b", "--image", "1x28x28", "--no-privacy"],
+            "--host: silos on other machines need the moderator's host name or address; give it, or localhost",
+        ),
         (["--silos", 2, "--rehearse", "fashion-mimi"], "did you mean 'fashion-mini'"),
         (["--silos", 2, "--set", "algorithm.name=centralised"], "algorithm.name: centralised"),
         (["--silos", 2, "--set", "data.split=[1, 0, 0]"], "data.split: leaves silo 0 without validation"),
@@ -190,7 +234,7 @@ def test_a_mistake_is_one_line(
     assert not (tmp_path / "f").exists()
 
 
-REAL = ["--silos", 2, "--classes", "ill,well", "--image", "1x16x16"]
+REAL = ["--silos", 2, "--classes", "ill,well", "--image", "1x16x16", "--host", "localhost"]
 SOUND = [
     word
     for key in ("mechanism=discrete-gaussian", "epsilon=8", "delta=1e-6", "clip_bound=350")
@@ -240,7 +284,7 @@ def test_everybody_reads_what_a_record_is_promised(
 @pytest.fixture
 def with_photos(tmp_path: Path) -> SiloFolder:
     """The folder of a silo in a real federation, with images."""
-    init(tmp_path / "f", "--silos", 2, "--classes", "cat,dog", "--image", "1x16x16", *SOUND)
+    init(tmp_path / "f", *REAL, "--classes", "cat,dog", *SOUND)
     silo = FederationFolder(tmp_path / "f").silo("silo-0")
     stream = np.random.default_rng(0)
     for name, number in itertools.product(("cat", "dog"), range(200)):
@@ -296,9 +340,7 @@ def test_a_real_federation_holds_no_data_and_every_party_gets_its_encoder(tmp_pa
     encoder = make_encoder(1, 0, 2)
     save_encoder(tmp_path / "ours.safetensors", encoder, {})
     options = ["--set", f"digest.encoder={tmp_path / 'ours.safetensors'}"]
-    init(
-        tmp_path / "f", "--silos", 2, "--classes", "ill,well", "--image", "1x16x16", "--no-privacy", *options
-    )
+    init(tmp_path / "f", *REAL, "--no-privacy", *options)
     whole = FederationFolder(tmp_path / "f")
     contract = read_contract(whole.silo("silo-1").contract)
     assert contract.experiment.privacy.random == "system"
@@ -310,9 +352,26 @@ def test_a_real_federation_holds_no_data_and_every_party_gets_its_encoder(tmp_pa
     assert load_test_set(whole.moderator.test_set, contract) is None
 
 
+def test_a_real_contract_holds_no_settings_of_a_simulation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "tuned.toml"
+    file.write_text('[data]\nname = "cifar10"\nsilos = 9\nskew = 0.7\n', encoding="utf-8")
+    words = [*REAL, "--no-privacy", "--experiment", file]
+    said = refused(capsys, "init", tmp_path / "f", *words, "--set", "absence.scenario=early")
+    assert "absence.scenario: 'early' simulates absence" in said
+    assert sorted(tmp_path.iterdir()) == [file]
+    init(tmp_path / "f", *words)
+    whole = FederationFolder(tmp_path / "f")
+    assert not {"data", "absence"} & tomllib.loads(whole.contract.read_text(encoding="utf-8")).keys()
+    contract = read_contract(whole.contract)
+    assert (contract.experiment.data.name, contract.experiment.data.silos) == ("own", 2)
+    assert contract.address == "localhost:9092"
+
+
 @pytest.fixture
 def small_contract(tmp_path: Path) -> Contract:
-    init(tmp_path / "f", "--silos", 2, "--classes", "cat,dog,owl", "--image", "1x16x16", "--no-privacy")
+    init(tmp_path / "f", *REAL, "--classes", "cat,dog,owl", "--no-privacy")
     return read_contract(tmp_path / "f" / "federation.toml")
 
 
@@ -367,6 +426,22 @@ def test_replacing_a_record_changes_no_other_records_part(
     before = parts("before", labels)
     assert before == parts("after", other)
     assert len(before[1]) == 10
+
+
+def test_a_silo_saves_one_part_and_grey_images_in_colour(tmp_path: Path, small_contract: Contract) -> None:
+    grey = np.random.default_rng(0).integers(0, 255, (20, 16, 16), dtype=np.uint8)
+    pixels, labels = np.stack([grey] * 3, axis=3), np.arange(20) % 3
+    np.savez(tmp_path / "own.npz", x_train=pixels, y_train=labels)
+    np.savez(tmp_path / "test.npz", x_test=pixels, y_test=labels)
+    write_silo_file(tmp_path / "silo.toml", silo=0, name="silo-0", data="own.npz", validation=0.25)
+    train, validation = load_silo_data(read_silo_file(tmp_path / "silo.toml"), small_contract)
+    assert (train.pixels.shape, len(validation)) == ((15, 1, 16, 16), 5)
+    test = load_test_set(tmp_path / "test.npz", small_contract)
+    assert test is not None
+    assert np.array_equal(test.pixels[:, 0], grey)
+    write_silo_file(tmp_path / "silo.toml", silo=0, name="silo-0", data="own.npz", validation=None)
+    with pytest.raises(FedDigError, match=r"x_test: no such array.*data\.validation"):
+        load_silo_data(read_silo_file(tmp_path / "silo.toml"), small_contract)
 
 
 def test_images_that_do_not_fit_the_contract_are_refused(tmp_path: Path, small_contract: Contract) -> None:

@@ -19,7 +19,7 @@ from feddig.federation.silo_data import check_folder
 pytestmark = pytest.mark.flower
 
 NAMES = ("east", "north")
-REAL = ("--classes", "ill,well", "--image", "1x16x16", "--no-privacy")
+REAL = ("--classes", "ill,well", "--image", "1x16x16", "--no-privacy", "--host", "localhost")
 
 
 def feddig(*arguments: object) -> None:

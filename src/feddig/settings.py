@@ -44,7 +44,9 @@ class DataSettings:
     limit: int = setting(0, "use only this many training images; 0: all", least=0)
     image_size: int = setting(32, "folder data is resized to this many pixels square; 0: as it is", least=0)
     channels: int | None = setting(
-        None, "folder data is read as grey (1) or in colour (3); left out: as all files have it"
+        None,
+        "folder data is read as grey (1) or in colour (3), npz data of three equal channels as grey (1); left out: as "
+        "all files have it",
     )
     silos: int = setting(4, "number of silos n", least=1)
     partition: str = setting("dirichlet", "how samples are dealt out", choices=("dirichlet", "iid", "shards"))

@@ -63,7 +63,7 @@ def federation_init(
     host: Annotated[
         list[str] | None,
         typer.Option(
-            help="Host name or address of the moderator; the first is what silos use. May be repeated."
+            help="Host name or address of the moderator, needed for real data; silos use the first. May be repeated."
         ),
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the moderator.")] = 9092,
@@ -100,10 +100,10 @@ def federation_init(
         raise FedDigError(
             "--keys: a rehearsal needs the silos' private keys and makes them; give --classes and --image"
         )
-    # silos of a federation really come and go, so only an experiment file may ask for a scenario
+    # silos of a federation really come and go, so only the experiment file of a rehearsal may ask for a scenario
     changes = [*(["absence.scenario=none"] if experiment is None else []), *(overrides or [])]
     changes += [f"data.name={rehearse}"] if rehearse is not None else []
-    defaults = {"privacy.random": "system" if real else "seeded"}
+    defaults = {"privacy.random": "system", "absence.scenario": "none"} if real else {}
     agreed = planned(chosen_experiment(experiment, changes, data_dir, defaults), silo_names)
     rehearsal = None if real else Rehearsal.of(agreed)
     plan = Plan(
@@ -111,7 +111,7 @@ def federation_init(
         silos=silo_names,
         experiment=agreed if rehearsal is None else rehearsal.experiment,
         image_shape=_shape(image or "") if rehearsal is None else rehearsal.image_shape,
-        classes=tuple(listed("--classes", classes or "")) if rehearsal is None else rehearsal.classes,
+        classes=_classes(classes or "") if rehearsal is None else rehearsal.classes,
         hosts=tuple(host or ()),
         port=port,
         training_deadline=training_deadline,
@@ -172,9 +172,16 @@ def _names(silos: int | None, names: str | None, keys: Path | None) -> tuple[str
         if silos is None:
             raise FedDigError("--silos: say how many silos there are, or give their --names")
         return tuple(f"silo-{number}" for number in range(silos))
-    given = listed("--names", names)
+    given = listed("--names", names, distinct=True)
     if silos not in (None, len(given)):
-        raise FedDigError(f"--names: {len(given)} different names, but --silos {silos}")
+        raise FedDigError(f"--names: {len(given)} names, but --silos {silos}")
+    return tuple(given)
+
+
+def _classes(text: str) -> tuple[str, ...]:
+    given = listed("--classes", text, distinct=True)
+    if len(given) < 2:
+        raise FedDigError(f"--classes: only {given[0]!r}; give at least two, with a comma between")
     return tuple(given)
 
 

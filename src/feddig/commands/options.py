@@ -74,14 +74,19 @@ def chosen_experiment(
     return read.located(data_dir)
 
 
-def listed(option: str, text: str, known: Sequence[str] = ()) -> list[str]:
-    """Split a list of names at its commas; if `known` names are given, each must be one of them."""
+def listed(option: str, text: str, known: Sequence[str] = (), *, distinct: bool = False) -> list[str]:
+    """Split a list of names at its commas; if `known` names are given, each must be one of them.
+
+    A name that is repeated counts once, or is refused where names must be `distinct`.
+    """
     names = [name.strip() for name in text.split(",") if name.strip()]
     if not names:
         raise FedDigError(f"{option}: give at least one name")
     for name in names:
         if known and name not in known:
             raise FedDigError(f"{option}: {name!r} is not known; {nearest(name, known)}")
+        if distinct and names.count(name) > 1:
+            raise FedDigError(f"{option}: {name!r} is listed twice; give each one its own name")
     return list(dict.fromkeys(names))
 
 

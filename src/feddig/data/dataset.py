@@ -1,6 +1,6 @@
 """A data set, and the checks that images and labels from every source must pass."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -76,11 +76,19 @@ MOST_CLASSES = 65_536
 _CHUNK_VALUES = 2**22
 
 
-def check_images(pixels: np.ndarray, labels: np.ndarray, *, pixels_at: str, labels_at: str) -> Images:
-    """Convert one part of a data set to `Images`, or say what is wrong with it and where."""
+def check_images(
+    pixels: np.ndarray, labels: np.ndarray, *, pixels_at: str, labels_at: str, grey: bool = False
+) -> Images:
+    """Convert one part of a data set to `Images`, or say what is wrong with it and where.
+
+    `grey` images that were saved with three equal channels get one; images in colour are then refused.
+    """
     if pixels.size == 0:
         raise DataError(f"{pixels_at}: holds no images; give at least one")
-    checked = _check_pixels(_channels_first(pixels, pixels_at), pixels_at)
+    arranged = _channels_first(pixels, pixels_at)
+    if grey and arranged.shape[1] > 1:
+        arranged = _one_channel(arranged, pixels_at)
+    checked = _check_pixels(arranged, pixels_at)
     return Images(checked, _check_labels(labels, labels_at, len(pixels), f"images in {pixels_at}"))
 
 
@@ -106,7 +114,7 @@ def assemble(
             f"but test images {_describe(test.pixels)}; bring both to one shape"
         )
     if not class_names:
-        largest = max(train.labels.max(), test.labels.max())
+        largest = max(train.labels.max(initial=0), test.labels.max(initial=0))
         class_names = tuple(str(label) for label in range(int(largest) + 1))
     return Dataset(name, train, test, len(class_names), class_names)
 
@@ -130,6 +138,25 @@ def _channels_first(pixels: np.ndarray, place: str) -> np.ndarray:
     )
 
 
+def _one_channel(pixels: np.ndarray, place: str) -> np.ndarray:
+    """Return the first channel of grey images, without copying them."""
+    for start, chunk in _in_chunks(pixels):
+        equal = (chunk == chunk[:, :1]).all(axis=(1, 2, 3))
+        if not equal.all():
+            raise DataError(
+                f"{place}: image {start + int(equal.argmin())} is in colour, but grey images are wanted; "
+                "convert the images to grey"
+            )
+    return pixels[:, :1]
+
+
+def _in_chunks(pixels: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield images a few at a time, each time with the place of the first."""
+    step = max(1, _CHUNK_VALUES // pixels[0].size)
+    for start in range(0, len(pixels), step):
+        yield start, pixels[start : start + step]
+
+
 def _check_pixels(pixels: np.ndarray, place: str) -> Pixels:
     if min(pixels.shape[2:]) < SMALLEST_SIDE:
         raise DataError(
@@ -145,9 +172,7 @@ def _check_pixels(pixels: np.ndarray, place: str) -> Pixels:
 
 
 def _check_range(pixels: np.ndarray, place: str, one: str, remedy: str) -> None:
-    step = max(1, _CHUNK_VALUES // pixels[0].size)
-    for start in range(0, len(pixels), step):
-        chunk = pixels[start : start + step]
+    for start, chunk in _in_chunks(pixels):
         finite = np.isfinite(chunk).all(axis=(1, 2, 3))
         if not finite.all():
             raise DataError(

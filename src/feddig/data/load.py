@@ -52,7 +52,8 @@ def load_dataset(
     user's cache and Debian's package folder, and are downloaded into the cache if they are in none.
 
     A limit keeps that many training images, drawn by the seed, and the whole test set. Only the source "folder" uses
-    image size, channels and the share that is held out; other sources keep their images as they are stored.
+    the image size, and holds a share out itself; "npz" may lack its test part if there is such a share. Both are read
+    with this number of channels; other sources keep their images as they are stored.
     """
     if name not in NAMES:
         raise SettingError(f"data.name: unknown data set {name!r}; {nearest(name, NAMES)}")
@@ -76,7 +77,7 @@ def load_dataset(
 
         dataset = load_folder(path, seed=seed, image_size=image_size, channels=channels, held_out=held_out)
     else:
-        dataset = load_idx(path) if name == "idx" else load_npz(path)
+        dataset = load_idx(path) if name == "idx" else load_npz(path, channels=channels, held_out=held_out)
     return _keep(dataset, limit, seed) if limit else dataset
 
 

@@ -1,6 +1,7 @@
 """One NumPy archive with the arrays x_train, y_train, x_test and y_test.
 
-It may also have g_train and g_test: numbers or names of the groups that the images belong to, such as patients.
+The last two may be missing where a share of the training images is held out instead. It may also have g_train and
+g_test: numbers or names of the groups that the images belong to, such as patients.
 """
 
 import math
@@ -22,9 +23,11 @@ _CHUNK_BYTES = 2**20
 _FIXED_HEADER = 30  # bytes of a zip member's local header before its name
 
 
-def load_npz(path: Path) -> Dataset:
+def load_npz(path: Path, *, channels: int | None = None, held_out: float | None = None) -> Dataset:
     """Load a data set from a file that np.savez or np.savez_compressed wrote.
 
+    With `channels` 1, grey images saved in three equal channels are read as grey. If a share is to be held out, the
+    test part may be missing and is then empty: the caller holds images out.
     Uncompressed arrays are memory-mapped; compressed ones are unzipped into a file without a name, and that is mapped.
     """
     if not path.is_file():
@@ -32,9 +35,15 @@ def load_npz(path: Path) -> Dataset:
             f"data.path: {path} is not a file; give the .npz file with x_train, y_train and so on"
         )
     with _open(path) as archive:
-        train, test = _read_part(archive, path, "train"), _read_part(archive, path, "test")
-        if "g_train.npy" in archive.namelist():
-            groups = [_read_member(archive, path, f"g_{part}") for part in ("train", "test")]
+        names = archive.namelist()
+        train = _read_part(archive, path, "train", grey=channels == 1)
+        if held_out is not None and not {"x_test.npy", "y_test.npy"} & set(names):
+            test = train.choose(np.zeros(0, np.int64))
+        else:
+            test = _read_part(archive, path, "test", grey=channels == 1)
+        if "g_train.npy" in names:
+            groups = [_read_member(archive, path, "g_train")]
+            groups += [_read_member(archive, path, "g_test") if len(test) else groups[0][:0]]
             train, test = _grouped(path, (train, test), groups)
     return assemble("npz", train, test, source=str(path))
 
@@ -58,12 +67,13 @@ def _open(path: Path) -> zipfile.ZipFile:
         raise DataError(f"{path}: not a whole .npz file ({error}); save or copy it again") from None
 
 
-def _read_part(archive: zipfile.ZipFile, path: Path, part: str) -> Images:
+def _read_part(archive: zipfile.ZipFile, path: Path, part: str, *, grey: bool) -> Images:
     return check_images(
         _read_member(archive, path, f"x_{part}"),
         _read_member(archive, path, f"y_{part}"),
         pixels_at=f"{path}: x_{part}",
         labels_at=f"{path}: y_{part}",
+        grey=grey,
     )
 
 
@@ -74,7 +84,8 @@ def _read_member(archive: zipfile.ZipFile, path: Path, name: str) -> np.ndarray:
     except KeyError:
         found = ", ".join(sorted(entry.removesuffix(".npy") for entry in archive.namelist())) or "nothing"
         raise DataError(
-            f"{place}: no such array, only {found}; save x_train, y_train, x_test and y_test"
+            f"{place}: no such array, only {found}; save x_train, y_train, x_test and y_test "
+            "(a silo needs no test arrays if its silo.toml has data.validation)"
         ) from None
     try:
         _check_sum(archive, member)

@@ -6,7 +6,7 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -71,10 +71,12 @@ def _without_removed(table: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**table, "moderator": {key: value for key, value in moderator.items() if key not in REMOVED}}
 
 
-def write_experiment(experiment: Experiment) -> str:
-    """Return an experiment as TOML; settings that are None do not appear."""
+def write_experiment(experiment: Experiment, without: Collection[str] = ()) -> str:
+    """Return an experiment as TOML, without some sections; settings that are None do not appear."""
     lines = [f"format_version = {FORMAT_VERSION}", f"seed = {experiment.seed}"]
     for part in dataclasses.fields(experiment)[1:]:
+        if part.name in without:
+            continue
         section = getattr(experiment, part.name)
         lines += ["", f"[{part.name}]", *spell_table(_plain(section))]
     for base, settings in experiment.algorithm.bases.items():

@@ -1,8 +1,9 @@
 """The contract of a federation: what every silo and the moderator agree to, in one file that all of them hold.
 
 It is an experiment file with three more tables: [federation], [deadlines] and a [[silo]] for each member, in the
-order of their numbers. Files that it names (an encoder, a classifier, an availability table) lie next to it. An error
-in it is one line that names the field.
+order of their numbers. Where each silo brings its own images it has neither [data] nor [absence], which are for
+simulations. Files that it names (an encoder, a classifier, an availability table) lie next to it. An error in it is one
+line that names the field.
 """
 
 import hashlib
@@ -19,6 +20,7 @@ from feddig.errors import FileFormatError, SettingError, nearest
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.toml import experiment_from_table, spell_table, write_experiment
 from feddig.files import check_version, write_atomically
+from feddig.settings import AbsenceSettings, DataSettings
 
 HASH = re.compile(r"[0-9a-f]{64}")
 
@@ -117,6 +119,10 @@ UPDATE_LIMIT = 10.0
 """How many times the model's length an update may have; training moves a model by less than its length in a round."""
 DIGEST_LIMIT = 256.0
 """Megabytes: enough for 960,000 of the demo's images, at four images per digest."""
+SILOS_OWN = "own"
+"""The `data.name` of a federation in which each silo brings its own images."""
+SIMULATED = ("data", "absence")
+"""The sections that mean nothing there."""
 VALID_DEADLINES = 2
 """How many deadlines a message stays valid, so that a late reply still comes, and is logged and dropped."""
 
@@ -194,10 +200,9 @@ class Contract:
         tables += [("[[silo]]", vars(member)) for member in self.members]
         spelled = ["\n".join([title, *spell_table(table)]) for title, table in tables]
         promise = f"# {self.experiment.say_promise()}"
-        return (
-            "\n\n".join([promise, write_experiment(_without_folders(self.experiment)).strip(), *spelled])
-            + "\n"
-        )
+        without = SIMULATED if self.experiment.data.name == SILOS_OWN else ()
+        experiment = write_experiment(_without_folders(self.experiment), without)
+        return "\n\n".join([promise, experiment.strip(), *spelled]) + "\n"
 
     @property
     def hash(self) -> str:
@@ -216,6 +221,10 @@ class Contract:
             update_limit=None,
             digest_limit=None,
         )
+        if self.experiment.data.name == SILOS_OWN:
+            # older contracts for real data have the tables of the default data set
+            data = replace(self.experiment.data, name=DataSettings().name)
+            lasting = replace(lasting, experiment=replace(self.experiment, data=data))
         # spelled with the keys that older checkpoints were hashed with, and without newer ones at their defaults
         text = lasting.text.replace("\nrecall_epochs", "\nrecall = true\nrecall_epochs")
         text = text.replace("\njoint_epochs", "\njoint = true\njoint_epochs")
@@ -300,7 +309,7 @@ def _contract(table: dict[str, Any], folder: Path) -> Contract:
     return Contract(
         name=check_name("federation.name", read_text(federation, "federation", "name")),
         members=members,
-        experiment=_beside(experiment_from_table(table), folder),
+        experiment=_beside(_experiment(table, len(members)), folder),
         image_shape=read_shape(federation.get("image_shape")),
         classes=read_classes(federation.get("classes")),
         encoder_hash=read_hash(federation, "federation", "encoder_hash")
@@ -318,6 +327,25 @@ def _contract(table: dict[str, Any], folder: Path) -> Contract:
         if "digest_limit" in federation
         else None,
     )
+
+
+def _experiment(table: dict[str, Any], silos: int) -> Experiment:
+    if "data" in table:
+        return experiment_from_table(table)
+    return with_silos_own_data(experiment_from_table({"absence": {"scenario": "none"}, **table}), silos)
+
+
+def with_silos_own_data(experiment: Experiment, silos: int) -> Experiment:
+    """Return an experiment for silos that bring their own images, without the settings of a simulation."""
+    if experiment.absence.scenario != "none":
+        raise SettingError(
+            f"absence.scenario: {experiment.absence.scenario!r} simulates absence, but with real data silos come and "
+            "go by themselves; set it to none"
+        )
+    data, absence = DataSettings(name=SILOS_OWN, silos=silos), AbsenceSettings(scenario="none")
+    own = replace(experiment, data=data, absence=absence)
+    filled = own.resolved()
+    return replace(own, data=filled.data, absence=filled.absence)
 
 
 def _member(place: int, table: object) -> Member:

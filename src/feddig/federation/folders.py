@@ -9,6 +9,7 @@ from pathlib import Path
 
 CONTRACT = "federation.toml"
 RUN_SHEET = "RUN-SHEET.md"
+CONTAINER = "Containerfile"
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,16 @@ class SiloFolder:
         """The page with this silo's commands."""
         return self.path / RUN_SHEET
 
+    @property
+    def unit(self) -> Path:
+        """The systemd unit that runs it."""
+        return self.path / "feddig-silo.service"
+
+    @property
+    def container(self) -> Path:
+        """The file from which a container is built that runs it."""
+        return self.path / CONTAINER
+
 
 @dataclass(frozen=True)
 class ModeratorFolder:
@@ -153,6 +164,16 @@ class ModeratorFolder:
     def run_sheet(self) -> Path:
         """The page with the moderator's commands."""
         return self.path / RUN_SHEET
+
+    @property
+    def unit(self) -> Path:
+        """The systemd unit that runs it."""
+        return self.path / "feddig-moderator.service"
+
+    @property
+    def container(self) -> Path:
+        """The file from which a container is built that runs it."""
+        return self.path / CONTAINER
 
     def public_key(self, name: str) -> Path:
         """Return the path of a silo's public key."""

@@ -33,10 +33,11 @@ from feddig.federation.contract import (
     check_address,
     check_name,
     named_files,
+    with_silos_own_data,
     write_contract,
 )
 from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFolder
-from feddig.federation.run_sheets import moderator_sheet, silo_sheet
+from feddig.federation.run_sheets import containerfile, moderator_sheet, silo_sheet, unit
 from feddig.federation.silo_data import write_silo_file
 from feddig.files import write_atomically
 from feddig.models.encoder import encoder_hash, load_encoder
@@ -140,6 +141,8 @@ def initialise(path: Path, plan: Plan, rehearsal: Rehearsal | None = None) -> Co
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise FedDigError(f"{path}: exists; choose a new folder, so that no key is lost")
     _check(plan, rehearsal)
+    if rehearsal is None:
+        plan = replace(plan, experiment=with_silos_own_data(plan.experiment, len(plan.silos)))
     path.parent.mkdir(parents=True, exist_ok=True)
     # it is moved into place at the end: the next try would refuse a folder that was left half written
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as draft:
@@ -181,6 +184,11 @@ def _check(plan: Plan, rehearsal: Rehearsal | None) -> None:
             "leave it out, or set it to system"
         )
     plan.experiment.check_told(no_privacy=plan.no_privacy)
+    if not plan.hosts:
+        raise SettingError(
+            "--host: silos on other machines need the moderator's host name or address; give it, or localhost if all "
+            "silos run on this machine"
+        )
 
 
 def _write(whole: FederationFolder, plan: Plan, rehearsal: Rehearsal | None) -> Contract:
@@ -264,6 +272,8 @@ def _write_moderator(
         shutil.copyfile(silo.public_key, folder.public_key(silo.name))
     _write_contract(folder.path, contract)
     write_atomically(folder.run_sheet, moderator_sheet(contract, __version__))
+    write_atomically(folder.unit, unit("moderator", contract.name))
+    write_atomically(folder.container, containerfile("moderator", contract.name, __version__))
 
 
 def _write_silo(
@@ -282,6 +292,8 @@ def _write_silo(
     )
     _write_contract(folder.path, contract)
     write_atomically(folder.run_sheet, silo_sheet(contract, number, folder, __version__))
+    write_atomically(folder.unit, unit("silo", folder.name))
+    write_atomically(folder.container, containerfile("silo", folder.name, __version__))
 
 
 def planned(experiment: Experiment, silos: Sequence[str]) -> Experiment:

@@ -130,7 +130,13 @@ def load_test_set(path: Path, contract: Contract) -> Images | None:
             pixels, labels = archive["x_test"], archive["y_test"]
     except (OSError, ValueError, KeyError) as error:
         raise DataError(f"{path}: must hold x_test and y_test ({error}); save or copy it again") from None
-    images = check_images(pixels, labels, pixels_at=f"{path}: x_test", labels_at=f"{path}: y_test")
+    images = check_images(
+        pixels,
+        labels,
+        pixels_at=f"{path}: x_test",
+        labels_at=f"{path}: y_test",
+        grey=contract.image_shape[0] == 1,
+    )
     _check(images, contract, path)
     return images
 
