@@ -1,4 +1,4 @@
-"""Commands that take a silo's folder or the contract in it: privacy, digest make, digest show, audit."""
+"""Commands on a federation's folders: privacy, digest and audit by contract; evaluate with the moderator's model."""
 
 import json
 import shutil
@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from feddig import Digest, FedDigError, read_digest
+from conftest import make_tiny_experiment
+from feddig import Dataset, Digest, FedDigError, read_digest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from feddig.cli import main
 from feddig.federation.folders import FederationFolder
+from feddig.federation.moderator import moderate_federation
 from feddig.federation.silo_data import write_silo_file
+from federations import LocalGrid, make_federation, write_message
 
 pytestmark = pytest.mark.flower
 
@@ -117,6 +120,32 @@ def test_an_audit_by_contract_is_that_of_the_silos_folder(
     for place in (silo.path, silo.contract):
         assert "enough" in give("audit", place, "--out", whole.path / "audit", "--quiet")[2]
     assert seen == [(read_digest(silo.digest).hash, "even", 80, 80)] * 2
+
+
+@pytest.mark.parametrize("name", ["fedavg", "feddig-plus"])
+def test_a_federations_model_is_used_by_its_file_alone(
+    name: str, tmp_path: Path, give: Give, tiny_dataset: Dataset
+) -> None:
+    experiment = make_tiny_experiment(
+        algorithm={"name": name}, absence={"scenario": "none"}, training={"rounds": 2}
+    )
+    folder = make_federation(tmp_path / "f", experiment, tiny_dataset)
+    grid: Any = LocalGrid(folder, 3)
+    summary = moderate_federation(grid, folder.moderator.path, device="cpu", write=write_message)
+    shutil.copy(folder.moderator.run / "model.safetensors", tmp_path / "model.safetensors")
+    words = (
+        "evaluate",
+        tmp_path / "model.safetensors",
+        folder.moderator.test_set,
+        "--device",
+        "cpu",
+        "--json",
+    )
+    code, out, err = give(*words)
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["accuracy"] == summary["accuracy"]["final"]
+    assert [row["class"] for row in found["classes"]] == list(tiny_dataset.class_names)
 
 
 def test_a_contract_alone_has_no_data(whole: FederationFolder, give: Give, tmp_path: Path) -> None:

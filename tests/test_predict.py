@@ -17,6 +17,7 @@ from conftest import make_tiny_experiment
 from feddig import Experiment, Networks, run
 from feddig.cli import main
 from feddig.core.samples import classify
+from feddig.data.public_sets import FASHION_CLASSES
 from feddig.errors import FedDigError
 from feddig.files import read_tensors, write_tensors
 from feddig.models.encoder import EvenEncoder, save_encoder
@@ -323,7 +324,21 @@ def test_classes_are_matched_by_name(tmp_path: Path) -> None:
     assert found["confusion"] == [[0, 0], [1, 1]]
 
 
-def test_a_named_set_is_matched_by_name_too() -> None:
+def test_the_test_images_of_a_named_set_are_matched_by_name() -> None:
+    """The model lists the classes backwards and calls everything a bag."""
+    classes = tuple(reversed(FASHION_CLASSES))
+    linear = nn.Linear(32 * 32, 10)  # images are padded to 32x32
+    with torch.no_grad():
+        linear.weight.zero_()
+        linear.bias.copy_(torch.eye(10)[classes.index("Bag")])
+    network = FlatNetwork(nn.Sequential(nn.Flatten(), linear))
+    found = evaluate(TrainedModel(Path("m"), network, None, (1, 28, 28), classes, {}), "fashion-mini")
+    assert (found["images"], found["accuracy"]) == (1000, 10)
+    recall = {row["class"]: row["recall"] for row in found["classes"]}
+    assert recall == {name: 100.0 * (name == "Bag") for name in classes}
+
+
+def test_a_class_that_the_model_does_not_know_is_an_error() -> None:
     with pytest.raises(
         FedDigError, match="the class 'T-shirt/top' is not the model's; choose from bright, dark"
     ):
