@@ -53,6 +53,11 @@ def tensors(path: Path) -> dict[str, np.ndarray]:
         return {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
 
 
+def network_tensors(path: Path) -> dict[str, np.ndarray]:
+    """Read the arrays of a model's file without those of its encoder."""
+    return {name: array for name, array in tensors(path).items() if not name.startswith("encoder/")}
+
+
 def header(path: Path) -> dict[str, str]:
     """Read the facts of a FedDig tensor file."""
     with safe_open(path, framework="numpy") as opened:

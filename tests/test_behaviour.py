@@ -17,7 +17,7 @@ from feddig.core.recipe import names, read_recipe
 from feddig.errors import DataError, DivergenceError, SettingError
 from feddig.experiment.toml import experiment_from_table
 from feddig.runs.build import build_simulation
-from folders import rows, rows_without_times, tensors
+from folders import network_tensors, rows, rows_without_times, tensors
 
 Trained = Callable[..., list[dict[str, Any]]]
 
@@ -79,9 +79,12 @@ def test_every_algorithm_runs_and_does_what_its_name_says(
 
     assert (tmp_path / "run" / "digests").exists() == recipe.collects_digests
     assert (tmp_path / "run" / "guidance.safetensors").exists() == (recipe.recall or recipe.joint)
-    parts = {name.partition(".")[0] for name in tensors(tmp_path / "run" / "model.safetensors")}
+    model = tmp_path / "run" / "model.safetensors"
+    parts = {name.partition(".")[0] for name in network_tensors(model)}
     expected = {"raw", "digest", "head"} if recipe.sees_features else {"raw", "head"}
     assert parts == ({"classifier", "expert", "coverage"} if recipe.expert else expected)
+    sees_codes = recipe.sees_features or recipe.expert
+    assert (len(tensors(model)) > len(network_tensors(model))) == sees_codes, "it has the encoder it needs"
 
 
 def test_feddig_remembers_what_fedavg_forgets(trained: Trained) -> None:
@@ -492,7 +495,7 @@ def test_ones_own_networks_are_trained_as_copies(trained: Trained, tmp_path: Pat
     assert first == second, "the first run must not have moved the networks that the second starts from"
     after = networks.classifier.state_dict()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    saved = tensors(tmp_path / "one" / "model.safetensors")
+    saved = network_tensors(tmp_path / "one" / "model.safetensors")
     assert saved.keys() == before.keys()
     assert not any(np.array_equal(saved[name], before[name].numpy()) for name in before)
     assert tensors(tmp_path / "one" / "guidance.safetensors").keys() == {"paint.weight", "paint.bias"}

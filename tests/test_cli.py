@@ -34,6 +34,8 @@ COMMANDS = [
     [],
     ["run"],
     ["compare"],
+    ["predict"],
+    ["evaluate"],
     ["privacy"],
     ["figures"],
     ["digest"],
@@ -129,6 +131,8 @@ def test_help_names_every_option(give: Give) -> None:
     options = {
         "run": ["--set", "--out", "--resume", "--device", "--data-dir", "--quiet", "--json", "--log-level"],
         "compare": ["--set", "--algorithms", "--scenarios", "--seeds", "--out", "--json"],
+        "predict": ["--out", "--own-code", "--device", "--quiet", "--json"],
+        "evaluate": ["--out", "--own-code", "--device", "--data-dir", "--quiet", "--json"],
         "privacy": ["--set", "--elements", "--channels", "--classes", "--samples", "--json"],
         "digest make": [
             "--set",

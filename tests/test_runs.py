@@ -35,7 +35,7 @@ from feddig.files import write_tensors
 from feddig.report.measures import MEASURES
 from feddig.runs.build import build_simulation
 from feddig.runs.results_folder import ResultsFolder
-from folders import contents, header, rows, rows_without_times, tensors
+from folders import contents, header, network_tensors, rows, rows_without_times
 
 ALGORITHMS = (
     "fedavg", "feddig", "feddig+feddyn", "feddig+adabest", "feddig-plus", "frozen", "centralised", "digests-only",
@@ -396,7 +396,7 @@ def test_the_summary_follows_from_the_files_next_to_it(feddig_run: Path) -> None
         "frozen_own": curve[2],
         "frozen_own_mean_10": curve[2],
     }
-    parameters = sum(array.size for array in tensors(feddig_run / "model.safetensors").values())
+    parameters = sum(array.size for array in network_tensors(feddig_run / "model.safetensors").values())
     digests = [read_digest(feddig_run / "digests" / f"silo-{silo}.safetensors") for silo in range(3)]
     # an update is a float32 for each parameter; a digest 4x4x4 features and 4 labels
     assert summary["bytes"]["update"] == [4 * parameters] * 3

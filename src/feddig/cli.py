@@ -17,10 +17,12 @@ from feddig.commands.compare import compare_command
 from feddig.commands.datasets import datasets_command
 from feddig.commands.digest import digest_app
 from feddig.commands.encoder import encoder_app
+from feddig.commands.evaluate import evaluate_command
 from feddig.commands.federation import federation_app
 from feddig.commands.figures import figures_command
 from feddig.commands.ledger import ledger_app
 from feddig.commands.options import INTERRUPTED
+from feddig.commands.predict import predict_command
 from feddig.commands.privacy import privacy_command
 from feddig.commands.report import report_command
 from feddig.commands.run import run_command
@@ -41,6 +43,8 @@ app = typer.Typer(
 )
 app.command("run")(run_command)
 app.command("compare")(compare_command)
+app.command("predict")(predict_command)
+app.command("evaluate")(evaluate_command)
 app.command("datasets")(datasets_command)
 app.add_typer(digest_app, name="digest")
 app.add_typer(ledger_app, name="ledger")

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from feddig.commands.federation import need_flower
-from feddig.commands.options import DataDir, Json, Level, LogLevel, Quiet, show_log
+from feddig.commands.options import DataDir, Json, Level, LogLevel, Quiet, find_silo, show_log
 from feddig.errors import DivergenceError, FedDigError
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def audit_command(
         Path | None,
         typer.Argument(
             metavar="[DIR]",
-            help="A silo's folder of a federation: its digest, its images, and its validation images as holdout.",
+            help="A silo's folder of a federation, or the contract in it: its digest, its images, and its validation "
+            "images as holdout.",
         ),
     ] = None,
     digests: Annotated[Path | None, typer.Option(help="Digest file that is to be sent.")] = None,
@@ -111,6 +112,7 @@ def audit_command(
     torch.set_num_threads(threads)
     own = None if folder is None else _read_silo(folder)
     if own is not None:
+        folder = own.path
         digests, members, encoder = digests or own.digest, members or str(folder), encoder or own.encoder
         holdout = holdout or f"{folder}:validation"
     if digests is None or members is None or holdout is None:
@@ -183,6 +185,7 @@ def audit_command(
 class _Silo:
     """What an audit needs from a silo's folder."""
 
+    path: Path
     digest: Path
     encoder: str
     data: Path
@@ -193,16 +196,17 @@ class _Silo:
 def _read_silo(path: Path) -> _Silo:
     need_flower()
     from feddig.federation.contract import read_contract
-    from feddig.federation.folders import SiloFolder
     from feddig.federation.silo_data import load_silo_data, read_silo_file
 
-    folder = SiloFolder(path)
+    folder = find_silo(path)
+    if folder is None:
+        raise FedDigError(f"{path}: is neither a silo's folder nor the contract in one")
     contract = read_contract(folder.contract)
     if not folder.digest.exists():
         raise FedDigError(f"{folder.digest}: no such file yet; make it with `feddig digest make {path}`")
     file = read_silo_file(folder.silo_file)
     encoder = contract.experiment.digest.encoder
-    return _Silo(folder.digest, encoder, file.data, *load_silo_data(file, contract))
+    return _Silo(folder.path, folder.digest, encoder, file.data, *load_silo_data(file, contract))
 
 
 def _check_out(out: Path) -> None:

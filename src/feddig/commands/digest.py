@@ -23,7 +23,7 @@ def digest_make(
         Path | None,
         typer.Argument(
             metavar="[FILE.toml|DIR]",
-            help="The experiment, or a silo's folder; without it, that of the demo.",
+            help="The experiment, or a silo's folder or the contract in it; without it, that of the demo.",
         ),
     ] = None,
     overrides: options.Overrides = None,
@@ -52,14 +52,15 @@ def digest_make(
     Given a silo's folder of a federation instead of a file, make that silo's digest as its contract says.
     """
     options.show_log(log_level)
-    if file is not None and file.is_dir():
-        given = {
+    own = options.find_silo(file)
+    if own is not None:
+        options.refuse_options(file, {
             "--set": overrides, "--all-data": all_data, "--classes": classes, "--silo": silo, "--ledger": ledger,
             "--recipient": recipient, "--no-privacy": no_privacy, "--out": out != DIGEST,
-        }  # fmt: skip
-        made = _make_by_contract(file, [name for name, value in given.items() if value])
+        })  # fmt: skip
+        _make_by_contract(own.path)
         if not quiet or as_json:
-            _print_digest(made, as_json=as_json)
+            _print_digest(own.digest, as_json=as_json)
         return
     from feddig.data.load import OWN
     from feddig.digest.digest_file import write_digest
@@ -101,27 +102,27 @@ def digest_make(
         _print_digest(out, as_json=as_json)
 
 
-def _make_by_contract(folder: Path, given: list[str]) -> Path:
+def _make_by_contract(folder: Path) -> None:
     """Make the digest of a federation's silo; it leaves when the silo is started."""
     need_flower()
     from feddig.federation.silo import open_silo
 
-    if given:
-        raise FedDigError(
-            f"{given[0]}: {folder} is a silo's folder, and its contract and silo.toml say how its digest is made"
-        )
-    silo = open_silo(folder)
-    silo.make_digest()
-    return silo.folder.digest
+    open_silo(folder).make_digest()
 
 
 @digest_app.command("show")
 def digest_show(
-    file: Annotated[Path, typer.Argument(help="Digest file.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE|DIR", help="Digest file, or a silo's folder or the contract in it."),
+    ],
     as_json: options.Json = False,
 ) -> None:
     """Show what is in a digest, and what it promises."""
-    _print_digest(file, as_json=as_json)
+    own = options.find_silo(file)
+    if own is not None and not own.digest.exists():
+        raise FedDigError(f"{own.digest}: no such file yet; make it with `feddig digest make {file}`")
+    _print_digest(file if own is None else own.digest, as_json=as_json)
 
 
 def _print_digest(path: Path, *, as_json: bool) -> None:

@@ -2,7 +2,8 @@
 
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -14,6 +15,7 @@ from feddig.errors import FedDigError, nearest
 
 if TYPE_CHECKING:
     from feddig.experiment.experiment import Experiment
+    from feddig.federation.folders import SiloFolder
 
 
 INTERRUPTED = 130
@@ -72,6 +74,43 @@ def chosen_experiment(
         else demo_experiment(overrides or [], defaults)
     )
     return read.located(data_dir)
+
+
+def find_contract(path: Path | None) -> Path | None:
+    """Return the contract that this file is, or that lies in this folder of a federation; None for another file."""
+    from feddig.federation.folders import CONTRACT
+
+    if path is None or (path.is_file() and path.suffix != ".toml"):
+        return None
+    if path.is_dir():
+        return path / CONTRACT
+    try:
+        return path if "federation" in tomllib.loads(path.read_text(encoding="utf-8")) else None
+    except (OSError, ValueError, RecursionError):
+        return None  # the reader of experiments says what is wrong
+
+
+def find_silo(path: Path | None) -> "SiloFolder | None":
+    """Return the silo's folder that is given by itself or by the contract in it; None for another file."""
+    from feddig.federation.folders import CONTRACT, SiloFolder
+
+    contract = find_contract(path)
+    if contract is None:
+        return None
+    folder = SiloFolder(contract.parent)
+    if not folder.silo_file.exists() or contract.name != CONTRACT:
+        raise FedDigError(
+            f"{path}: is no silo's folder, nor the contract in one; give the folder with {CONTRACT} and silo.toml: a "
+            "contract alone has no data and no digest"
+        )
+    return folder
+
+
+def refuse_options(path: Path | None, given: Mapping[str, object]) -> None:
+    """Refuse options whose values a contract has already decided."""
+    for name, value in given.items():
+        if value:
+            raise FedDigError(f"{name}: cannot be given with {path}: its contract decides that")
 
 
 def listed(option: str, text: str, known: Sequence[str] = (), *, distinct: bool = False) -> list[str]:

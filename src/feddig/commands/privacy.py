@@ -2,11 +2,19 @@
 
 import json
 import math
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from feddig.commands.options import DataDir, ExperimentFile, Json, Overrides, chosen_experiment
+from feddig.commands.options import (
+    DataDir,
+    Json,
+    Overrides,
+    chosen_experiment,
+    find_contract,
+    refuse_options,
+)
 
 if TYPE_CHECKING:
     from feddig.experiment.experiment import Experiment
@@ -23,7 +31,13 @@ SOURCES = {"system": "from the system's entropy", "seeded": "from a seed, for si
 
 
 def privacy_command(
-    file: ExperimentFile = None,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[FILE.toml|DIR]",
+            help="The experiment, or a contract or a folder of a federation with one; without it, that of the demo.",
+        ),
+    ] = None,
     overrides: Overrides = None,
     elements: Annotated[
         int | None,
@@ -51,10 +65,18 @@ def privacy_command(
     from feddig.privacy.guessing import guess_digest
     from feddig.privacy.mechanisms import promise_for
 
-    experiment = chosen_experiment(file, overrides, data_dir)
-    known_channels, known_classes = _known(experiment.data.name)
-    elements = elements or _elements(experiment, channels or known_channels)
-    classes = classes or known_classes
+    agreed = find_contract(file)
+    if agreed is not None:
+        refuse_options(
+            file,
+            {"--set": overrides, "--elements": elements, "--channels": channels, "--classes": classes},
+        )
+        experiment, image_shape, classes = _read_contract(agreed)
+    else:
+        experiment = chosen_experiment(file, overrides, data_dir)
+        known_channels, known_classes = _known(experiment.data.name)
+        image_shape, classes = (channels or known_channels, SIDE, SIDE), classes or known_classes
+    elements = elements or _elements(experiment, image_shape)
     promised = promise_for(experiment.privacy, experiment.digest, elements, classes)
     guess = guess_digest(experiment.digest.samples_per_digest, elements)
     statement = _statement(experiment, promised, guess, elements, classes, samples)
@@ -75,11 +97,20 @@ def _known(name: str) -> tuple[int, int | None]:
     return 1, None
 
 
-def _elements(experiment: "Experiment", channels: int) -> int:
+def _read_contract(path: Path) -> tuple["Experiment", tuple[int, int, int], int]:
+    """Return what a contract says: the experiment, the shape of a padded image, the number of classes."""
+    from feddig.core.samples import padded
+    from feddig.federation.contract import read_contract
+
+    contract = read_contract(path)
+    return contract.experiment, padded(contract.image_shape), len(contract.classes)
+
+
+def _elements(experiment: "Experiment", image_shape: tuple[int, int, int]) -> int:
     from feddig.models.encoder import feature_shape, load_encoder
 
-    encoder = load_encoder(experiment.digest.encoder, channels)
-    return math.prod(feature_shape(encoder, (channels, SIDE, SIDE)))
+    encoder = load_encoder(experiment.digest.encoder, image_shape[0])
+    return math.prod(feature_shape(encoder, image_shape))
 
 
 def _statement(

@@ -7,7 +7,7 @@ source, so that a GPU holds the data once and one recorded step serves them all.
 
 import copy
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -273,10 +273,21 @@ def accuracy(network: FlatNetwork, samples: RawSamples) -> float | None:
     """Return the percentage of samples that the network classifies correctly; None without samples."""
     if not len(samples):
         return None
-    network.module.eval()
     right = torch.zeros((), dtype=torch.long, device=network.device)
+    for indices, outputs in _outputs(network, samples):
+        right += (outputs.argmax(1) == samples.targets(indices)).sum()
+    return 100.0 * int(right) / len(samples)
+
+
+@torch.no_grad()
+def classify(network: FlatNetwork, samples: RawSamples) -> Tensor:
+    """Return the network's logits for all samples, on the CPU; `accuracy` counts their largest ones."""
+    return torch.cat([outputs.cpu() for _, outputs in _outputs(network, samples)])
+
+
+def _outputs(network: FlatNetwork, samples: RawSamples) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield the places of some samples and the network's outputs for them."""
+    network.module.eval()
     at_once = AT_ONCE if network.device.type == "cpu" else AT_ONCE_ON_GPU
     for indices in torch.split(torch.arange(len(samples), device=network.device), at_once):
-        guesses: Tensor = network.module(*samples.inputs(indices)).argmax(1)
-        right += (guesses == samples.targets(indices)).sum()
-    return 100.0 * int(right) / len(samples)
+        yield indices, network.module(*samples.inputs(indices))

@@ -81,6 +81,40 @@ def load_folder(
     )
 
 
+def list_images(folder: Path) -> list[Path]:
+    """List the images in a folder and in the folders in it, apart from hidden ones, by their names."""
+    return sorted(
+        path
+        for path in folder.rglob("*")
+        if path.suffix.lower() in ENDINGS
+        and path.is_file()
+        and not any(part.startswith(".") for part in path.relative_to(folder).parts)
+    )
+
+
+def list_labelled(folder: Path) -> tuple[list[Path], list[int], list[str]]:
+    """List the images in folders of classes: paths, numbers of classes, names of classes.
+
+    Of a folder with the parts train and test, it is the test part.
+    """
+    has_parts = (folder / "train").is_dir() and bool(_folders(folder / "train"))
+    folder = folder / "test" if has_parts and (folder / "test").is_dir() else folder
+    classes = _folders(folder)
+    if not classes:
+        raise DataError(f"{folder}: holds no folders; put the images into one folder per class")
+    found = _labelled(_found(folder, classes, all_classes=False))
+    if not found.paths:
+        raise DataError(f"{folder}: holds no images; put them into one folder per class")
+    return found.paths, found.labels, classes
+
+
+def read_images(paths: list[Path], labels: list[int], image_shape: tuple[int, int, int]) -> Images:
+    """Read image files as training does, in this shape: channels, height, width."""
+    channels, height, width = image_shape
+    decode = _Decoder("L" if channels == 1 else "RGB", width, height)
+    return _read_part(_Labelled(paths, labels, []), decode, str(paths[0].parent), np.zeros(0, np.int64))
+
+
 def _find_parts(folder: Path) -> tuple[list[str], _Labelled, _Labelled]:
     """List the files of a folder that has its own test part."""
     classes = _folders(folder / "train")

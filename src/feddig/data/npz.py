@@ -48,6 +48,15 @@ def load_npz(path: Path, *, channels: int | None = None, held_out: float | None 
     return assemble("npz", train, test, source=str(path))
 
 
+def load_arrays(path: Path, *, labelled: bool) -> Images:
+    """Load x and y, or x_test and y_test; unless `labelled`, there may be no y, and labels are zero."""
+    with _open(path) as archive:
+        x, y = ("x", "y") if "x.npy" in archive.namelist() else ("x_test", "y_test")
+        pixels = _read_member(archive, path, x)
+        labels = _read_member(archive, path, y) if labelled else np.zeros(pixels.shape[:1], np.int64)
+        return check_images(pixels, labels, pixels_at=f"{path}: {x}", labels_at=f"{path}: {y}")
+
+
 def _grouped(path: Path, parts: tuple[Images, Images], groups: list[np.ndarray]) -> tuple[Images, Images]:
     """Number the groups of both parts."""
     for part, found, name in zip(parts, groups, ("train", "test"), strict=True):

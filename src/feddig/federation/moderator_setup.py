@@ -37,6 +37,10 @@ class ModeratorSetup(Moderated):
         """Return the hash of what may not change between rounds."""
         return {"contract": self.contract.lasting_hash}
 
+    def task(self) -> tuple[tuple[int, int, int], tuple[str, ...]]:
+        """Return the shape of an image as it is stored (channels, height, width) and the names of the classes."""
+        return self.contract.image_shape, self.contract.classes
+
 
 def set_up_moderator(contract: Contract, test_set: Path, *, device: str = "auto") -> ModeratorSetup:
     """Build the moderator that a contract describes."""

@@ -101,19 +101,30 @@ def load_encoder(spec: str, channels: int) -> nn.Module:
             f'{SETTING}: {spec!r} names no encoder; give "default", "even", a .safetensors file '
             'or "package.module:function"'
         )
+    return fixed(encoder)
+
+
+def fixed(encoder: nn.Module) -> nn.Module:
+    """Prepare an encoder that is used and never trained."""
     encoder.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # twice as fast on a CPU
     return encoder.eval().requires_grad_(False)
 
 
 def save_encoder(path: Path, encoder: Encoder, facts: Mapping[str, str]) -> None:
     """Write the encoder with its kind, its number of channels and its hash; `facts` say how it was made."""
+    arrays, proof = pack_encoder(encoder)
+    write_tensors(Path(path), "encoder", arrays, {**facts, **proof})
+
+
+def pack_encoder(encoder: Encoder) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Return an encoder's arrays, and what else is needed to build it again: kind, channels and hash."""
     proof = {"channels": str(encoder.channels), "hash": encoder_hash(encoder)}
     arrays = _arrays(encoder)
     if isinstance(encoder, MobileNetV2):
         proof, arrays = proof | encoder.facts, _halved(arrays)
     if isinstance(encoder, EvenEncoder):
         proof["network"] = EVEN_NETWORK
-    write_tensors(Path(path), "encoder", arrays, {**facts, **proof})
+    return arrays, proof
 
 
 def load_encoder_file(path: Path, channels: int, setting: str = SETTING) -> Encoder:
@@ -129,6 +140,13 @@ def load_encoder_file(path: Path, channels: int, setting: str = SETTING) -> Enco
             f"{setting}: {path} is for images with {facts.get('channels')} channel(s), but these have "
             f"{channels}; make one with `feddig encoder make --channels {channels}`"
         )
+    return unpack_encoder(path, arrays, facts, channels)
+
+
+def unpack_encoder(
+    path: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, str], channels: int
+) -> Encoder:
+    """Build the encoder that a file holds, from its arrays and facts."""
     # building a network draws first weights from torch's global stream, which must not move
     with torch.random.fork_rng(devices=[]):
         encoder = _build(path, facts, channels)

@@ -3,6 +3,9 @@
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
 
 from feddig.core.absence import PAPER_ROUNDS, Absence
 
@@ -79,3 +82,27 @@ def format_mean(value: MeanAndDeviation, digits: int = 1, *, signed: bool = Fals
     # a true minus sign is as wide as a plus
     number = f"{mean:{'+' if signed else ''}.{digits}f}".replace("-", "−")
     return number + ("" if deviation is None else f" ± {deviation:.{digits}f}")
+
+
+def class_measures(confusion: np.ndarray) -> dict[str, Any]:
+    """Compute measures of classification in percent from counts: a row is a true class, a column a predicted one.
+
+    A measure that would divide by zero is None: the precision of a class that is never predicted, the recall of one
+    without images. Means are over the classes that have the measure, as in scikit-learn.
+    """
+    right, counts, predicted = np.diag(confusion), confusion.sum(1), confusion.sum(0)
+    recall, f1 = _percent(right, counts), _percent(2 * right, counts + predicted)
+    return {
+        "accuracy": 100.0 * int(right.sum()) / int(counts.sum()),
+        "balanced_accuracy": fmean(value for value in recall if value is not None),
+        "macro_f1": fmean(value for value in f1 if value is not None),
+        "count": counts.tolist(),
+        "precision": _percent(right, predicted),
+        "recall": recall,
+        "f1": f1,
+    }
+
+
+def _percent(parts: np.ndarray, wholes: np.ndarray) -> list[float | None]:
+    pairs = zip(parts.tolist(), wholes.tolist(), strict=True)
+    return [100.0 * part / whole if whole else None for part, whole in pairs]

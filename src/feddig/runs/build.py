@@ -54,6 +54,8 @@ class Party:
     network: FlatNetwork
     """What is evaluated, in full precision: the classifier, or in FedDig+ the committee."""
     workers: WorkerPool
+    given: Networks
+    """Networks that were given in Python in place of those that the experiment names."""
 
     @property
     def encoder_hash(self) -> str | None:
@@ -125,9 +127,8 @@ def build_party(
     prepare_device(training.precision, device)
     if training.threads:
         torch.set_num_threads(training.threads)
-    encoder, classifier, guidance, expert = build_networks(
-        experiment, image_shape, classes, networks or Networks()
-    )
+    given = networks or Networks()
+    encoder, classifier, guidance, expert = build_networks(experiment, image_shape, classes, given)
     encoder = encoder.to(device) if encoder is not None else None
     network = FlatNetwork(classifier, device)
     bf16 = training.precision == "bf16"
@@ -135,7 +136,7 @@ def build_party(
     if expert is not None and isinstance(classifier, ImageClassifier):
         committee = Committee(copy.deepcopy(classifier.classifier), copy.deepcopy(expert), classes)
         network = FlatNetwork(committee, device)
-    return Party(experiment, classes, encoder, guidance, expert, network, workers)
+    return Party(experiment, classes, encoder, guidance, expert, network, workers, given)
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,10 @@ class Moderated:
         """Return hashes of what the run is made from; a resumed run must be given the same."""
         raise NotImplementedError
 
+    def task(self) -> tuple[tuple[int, int, int], tuple[str, ...]]:
+        """Return the shape of an image as it is stored (channels, height, width) and the names of the classes."""
+        raise NotImplementedError
+
 
 @dataclass(frozen=True)
 class Simulation(Moderated):
@@ -185,6 +190,12 @@ class Simulation(Moderated):
         """Return hashes of what the run is made from; a resumed run must be given the same."""
         encoder = self.party.encoder_hash
         return {"data set": self.dataset.fingerprint(), **({"encoder": encoder} if encoder else {})}
+
+    def task(self) -> tuple[tuple[int, int, int], tuple[str, ...]]:
+        """Return the shape of an image as it is stored (channels, height, width) and the names of the classes."""
+        channels, height, width = self.dataset.test.pixels.shape[1:]
+        names = self.dataset.class_names or tuple(map(str, range(self.dataset.classes)))
+        return (channels, height, width), names
 
     def engine(self, digest_of: Callable[[Silo], Digest]) -> InProcessEngine:
         """Build the engine; `digest_of` may keep digests on disk and give them back."""

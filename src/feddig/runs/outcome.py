@@ -21,6 +21,8 @@ from feddig.files import FORMAT_VERSION
 from feddig.models.flat import FlatNetwork
 from feddig.report.page import write_report
 from feddig.report.pictures import draw_run
+from feddig.runs.build import Moderated
+from feddig.runs.model_file import pack_model
 from feddig.runs.results_folder import ResultsFolder
 
 log = logging.getLogger("feddig")
@@ -87,15 +89,14 @@ def _privacy(moderator: Moderator) -> str | None:
 
 def write_outcome(
     folder: ResultsFolder,
-    experiment: Experiment,
-    moderator: Moderator,
-    network: FlatNetwork,
+    moderated: Moderated,
     summary: Mapping[str, Any],
 ) -> None:
     """Write models, picture and summary; the summary comes last and marks the run as finished."""
+    experiment, moderator = moderated.experiment, moderated.moderator
     facts = {"algorithm": experiment.algorithm.name, "seed": str(experiment.seed), "feddig": __version__}
-    network.load(moderator.model())
-    folder.write_model("model", network.tensors(), facts)
+    moderated.network.load(moderator.model())
+    folder.write_model("model", *pack_model(moderated, facts))
     if moderator.guidance_producer is not None:
         folder.write_model("guidance", moderator.guidance_producer.tensors(), facts)
     draw_run(folder.path)

@@ -265,7 +265,10 @@ class ResultsFolder:
         (self.path / STARTING).unlink(missing_ok=True)
 
     def write_model(self, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
-        """Write model.safetensors or guidance.safetensors, with the tensor names of the module's state dict."""
+        """Write model.safetensors or guidance.safetensors, with the tensor names of the module's state dict.
+
+        The model's file also holds its encoder.
+        """
         arrays = {key: tensor.numpy() for key, tensor in tensors.items()}
         write_tensors(self.path / f"{name}.safetensors", name, arrays, facts)
 

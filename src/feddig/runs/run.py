@@ -143,7 +143,7 @@ def record_rounds(
         if rounds.stop < experiment.training.rounds:
             return {}
         summary = summarise()
-        write_outcome(folder, experiment, moderator, moderated.network, summary)
+        write_outcome(folder, moderated, summary)
         logs.finish(summary)
         return summary
 

@@ -1,0 +1,408 @@
+"""`feddig predict` and `feddig evaluate`: a model's file alone classifies images as its run did."""
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from conftest import make_tiny_experiment
+from feddig import Experiment, Networks, run
+from feddig.cli import main
+from feddig.core.samples import classify
+from feddig.data.public_sets import FASHION_CLASSES
+from feddig.errors import FedDigError
+from feddig.files import read_tensors, write_tensors
+from feddig.models.encoder import EvenEncoder, save_encoder
+from feddig.models.flat import FlatNetwork
+from feddig.models.mobilenet import MobileNetV2
+from feddig.models.train_encoder import make_encoder
+from feddig.report.measures import class_measures
+from feddig.runs.build import Moderated, build_party, build_simulation
+from feddig.runs.model_file import TrainedModel, load_model, pack_model
+from feddig.runs.predict import evaluate, predict
+from folders import rows, start_feddig
+
+CLASSES = ("fig", "kiwi", "pear", "sloe")
+
+
+def draw_photos(folder: Path) -> Path:
+    """Draw 18x22 images whose class is the quarter that is bright, in folders train/CLASS and test/CLASS."""
+    stream = np.random.default_rng(0)
+    for part, count in (("train", 40), ("test", 12)):
+        for label, name in enumerate(CLASSES):
+            (folder / part / name).mkdir(parents=True)
+            for number in range(count):
+                pixels = stream.integers(0, 110, (22, 18), dtype=np.uint8)
+                top, left = 11 * (label // 2), 9 * (label % 2)
+                pixels[top : top + 11, left : left + 9] += np.uint8(60)
+                Image.fromarray(pixels).save(folder / part / name / f"{name}{number}.png")
+    return folder
+
+
+def photo_experiment(photos: Path, algorithm: str, **sections: dict[str, object]) -> Experiment:
+    """Describe two rounds on the photos, which are resized and read in colour."""
+    data = {"name": "folder", "path": str(photos), "image_size": 16, "channels": 3, "min_samples": 8}
+    return make_tiny_experiment(
+        data=data, algorithm={"name": algorithm}, training={"rounds": 2, "batch": 16}, **sections
+    )
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A finished run, and its model's file alone in another folder."""
+
+    experiment: Experiment
+    results: Path
+    model: Path
+    photos: Path
+
+    @property
+    def accuracy(self) -> float:
+        return float(rows(self.results)[-1]["test_accuracy"])
+
+
+@pytest.fixture(scope="module", params=["fedavg", "feddig", "feddig-plus"])
+def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("trained")
+    photos = draw_photos(folder / "photos")
+    experiment = photo_experiment(photos, request.param)
+    run(experiment, folder / "run", device="cpu")
+    model = folder / "elsewhere" / "model.safetensors"
+    model.parent.mkdir()
+    shutil.copy(folder / "run" / "model.safetensors", model)
+    return Trained(experiment, folder / "run", model, photos)
+
+
+Give = Callable[..., str]
+
+
+@pytest.fixture
+def refuse(capsys: pytest.CaptureFixture[str]) -> Give:
+    """Give a command that is wrong, and return the one line that it prints."""
+
+    def command(*words: object) -> str:
+        with pytest.raises(SystemExit) as ended:
+            main([str(word) for word in words])
+        said = capsys.readouterr()
+        assert (ended.value.code, said.out, said.err.count("\n")) == (2, "", 1)
+        return said.err
+
+    return command
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as stream:
+        return list(csv.DictReader(stream))
+
+
+# --- the figures
+
+
+def test_the_figures_of_classes_are_those_by_hand() -> None:
+    """Four true classes: the third is never predicted, the fourth has no images."""
+    found = class_measures(np.array([[3, 1, 0, 0], [2, 4, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0]]))
+    assert found["count"] == [4, 6, 2, 0]
+    assert found["accuracy"] == pytest.approx(100 * 7 / 12)
+    assert found["precision"] == [pytest.approx(60), pytest.approx(100 * 4 / 6), None, 0]
+    assert found["recall"] == [pytest.approx(75), pytest.approx(100 * 4 / 6), 0, None]
+    assert found["f1"] == [pytest.approx(100 * 6 / 9), pytest.approx(100 * 8 / 12), 0, 0]
+    assert found["macro_f1"] == pytest.approx((100 * 6 / 9 + 100 * 8 / 12) / 4)
+    assert found["balanced_accuracy"] == pytest.approx((75 + 100 * 4 / 6) / 3)
+
+
+def test_the_figures_are_scikit_learns() -> None:
+    metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn, of the extra dev, is not there")
+    stream = np.random.default_rng(1)
+    labels, guesses = stream.integers(0, 5, 200), stream.integers(0, 4, 200)  # the last is never predicted
+    found = class_measures(metrics.confusion_matrix(labels, guesses))
+    assert found["macro_f1"] == pytest.approx(100 * metrics.f1_score(labels, guesses, average="macro"))
+    assert found["balanced_accuracy"] == pytest.approx(100 * metrics.balanced_accuracy_score(labels, guesses))
+
+
+def brightness_model() -> TrainedModel:
+    """Build a model that calls an image bright if its mean is above a half."""
+    linear = nn.Linear(64, 2)
+    with torch.no_grad():
+        linear.weight.copy_(torch.stack([torch.zeros(64), torch.ones(64) / 64]))
+        linear.bias.copy_(torch.tensor([0.0, -0.5]))
+    network = FlatNetwork(nn.Sequential(nn.Flatten(), linear))
+    return TrainedModel(Path("m"), network, None, (1, 8, 8), ("dark", "bright"), {})
+
+
+def test_two_classes_have_an_area_under_the_curve(tmp_path: Path) -> None:
+    means = np.array([0.1, 0.4, 0.6, 0.9], np.float32)
+    np.savez(tmp_path / "d.npz", x=np.ones((4, 8, 8), np.float32) * means[:, None, None], y=[0, 1, 0, 1])
+    found = evaluate(brightness_model(), str(tmp_path / "d.npz"))
+    assert found["confusion"] == [[1, 1], [1, 1]]
+    assert found["auc"] == 0.75  # of the four pairs, only 0.4 is not above 0.6
+    assert found["accuracy"] == 50
+    # Clopper-Pearson of two in four
+    assert found["accuracy_interval"] == pytest.approx([6.7586, 93.2414], abs=1e-4)
+    np.savez(tmp_path / "one.npz", x=np.ones((1, 8, 8), np.float32), y=[1])
+    assert evaluate(brightness_model(), str(tmp_path / "one.npz"))["auc"] is None, "there is no other class"
+
+
+# --- the file alone
+
+
+def test_the_outcome_is_the_runs_own(trained: Trained, tmp_path: Path) -> None:
+    model = load_model(trained.model, device="cpu")
+    assert (model.image_shape, model.classes) == ((3, 16, 16), CLASSES)
+    out = tmp_path / "p.csv"
+    with pytest.raises(SystemExit) as ended:
+        main(["predict", str(trained.model), str(trained.photos / "test"), "--out", str(out), "--quiet"])
+    assert not ended.value.code
+    table = read_table(out)
+    assert list(table[0]) == ["file", "class", "probability", *(f"p_{name}" for name in CLASSES)]
+    assert [row["file"] for row in table] == sorted(row["file"] for row in table)
+    right = sum(row["file"].split("/")[0] == row["class"] for row in table)
+    assert 100.0 * right / 48 == trained.accuracy
+    for row in table:
+        chances = {name: float(row[f"p_{name}"]) for name in CLASSES}
+        assert row["probability"] == row[f"p_{row['class']}"]
+        assert float(row["probability"]) == max(chances.values())
+        assert sum(chances.values()) == pytest.approx(1, abs=3e-6)
+    found = evaluate(model, str(trained.photos))
+    assert found["accuracy"] == trained.accuracy
+    assert [row["class"] for row in found["classes"]] == list(CLASSES)
+
+
+def test_logits_have_the_same_bits_as_in_the_run(trained: Trained) -> None:
+    simulation = build_simulation(trained.experiment, device="cpu")
+    model = load_model(trained.results, device="cpu")
+    simulation.network.load(model.network.weights())
+    here = classify(model.network, model.samples(simulation.dataset.test))
+    assert torch.equal(classify(simulation.network, simulation.test), here)
+
+
+def test_the_file_suffices_where_nothing_else_is(trained: Trained, tmp_path: Path) -> None:
+    """In a process of its own, while the run and its data are away."""
+    shutil.copy(trained.model, tmp_path / "model.safetensors")
+    shutil.copytree(trained.photos / "test", tmp_path / "photos")
+    away = trained.results.parent.rename(trained.results.parent.with_name("away"))
+    try:
+        words = ["evaluate", "model.safetensors", "photos", "--device", "cpu", "--json", "--out", "e.json"]
+        done = start_feddig(words, cwd=tmp_path)
+        out, err = done.communicate(timeout=120)
+    finally:
+        away.rename(trained.results.parent)
+    assert done.returncode == 0, err
+    assert json.loads(out)["accuracy"] == trained.accuracy
+    assert json.loads((tmp_path / "e.json").read_text()) == json.loads(out)
+
+
+def packed(experiment: Experiment, path: Path, networks: Networks | None = None) -> Moderated:
+    """Write the model of an experiment as it is before the first round."""
+
+    class Built(Moderated):
+        def task(self) -> tuple[tuple[int, int, int], tuple[str, ...]]:
+            return (3, 30, 32), CLASSES
+
+    experiment = experiment.resolved()
+    party = build_party(experiment, (3, 32, 32), 4, device=torch.device("cpu"), networks=networks)
+    built = Built(party, party.moderator(2))
+    tensors, facts = pack_model(built, {"algorithm": experiment.algorithm.name})
+    write_tensors(path, "model", {name: tensor.numpy() for name, tensor in tensors.items()}, facts)
+    return built
+
+
+@pytest.mark.parametrize("encoder", ["even", "made.safetensors", "made-even.safetensors"])
+def test_the_encoder_is_in_the_file(encoder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = make_encoder(3, 5, 2)
+    save_encoder(tmp_path / "made.safetensors", made, {})
+    save_encoder(tmp_path / "made-even.safetensors", EvenEncoder(made, 3), {})
+    built = packed(make_tiny_experiment(digest={"encoder": encoder}), tmp_path / "model.safetensors")
+    for file in tmp_path.glob("made*"):
+        file.unlink()
+    model = load_model(tmp_path / "model.safetensors")
+    images = torch.rand(3, 3, 32, 32)
+    assert model.encoder is not None
+    assert built.party.encoder is not None
+    assert torch.equal(model.encoder(images), built.party.encoder(images))
+
+
+def test_an_imported_mobilenet_keeps_its_padding_and_normalisation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    start = MobileNetV2("same", "imagenet")
+    save_encoder(tmp_path / "start.safetensors", start, {})
+    sections = {"model": {"classifier": "start.safetensors"}, "digest": {"encoder": "start.safetensors"}}
+    built = packed(make_tiny_experiment(**sections), tmp_path / "model.safetensors")
+    (tmp_path / "start.safetensors").unlink()
+    model = load_model(tmp_path / "model.safetensors")
+    images = torch.rand(2, 3, 32, 32)
+    assert model.encoder is not None
+    assert built.party.encoder is not None
+    codes = model.encoder(images)
+    assert torch.equal(codes, built.party.encoder(images))
+    assert torch.equal(model.network.module(images, codes), built.network.module(images, codes))
+
+
+OWN = """
+from torch import nn
+def encoder(channels):
+    return nn.Sequential(nn.Conv2d(channels, 2, 3, padding=1), nn.MaxPool2d(4), nn.ReLU())
+def classifier(image_shape, classes, feature_shape):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, classes))
+"""
+
+
+def test_own_code_is_imported_only_if_that_is_allowed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuse: Give
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_networks_here.py").write_text(OWN)
+    file = tmp_path / "model.safetensors"
+    sections = {
+        "algorithm": {"name": "feddig-plus"},
+        "model": {"classifier": "own_networks_here:classifier"},
+        "digest": {"encoder": "own_networks_here:encoder"},
+    }
+    built = packed(make_tiny_experiment(**sections), file)
+    said = refuse("predict", file, "nowhere")
+    assert "needs the code of own_networks_here:encoder for digest.encoder; say --own-code" in said
+    model = load_model(file, own_code=True)
+    images = torch.rand(2, 3, 32, 32)
+    assert model.encoder is not None
+    assert built.party.encoder is not None
+    codes = model.encoder(images)
+    assert torch.equal(codes, built.party.encoder(images))
+    assert torch.equal(model.network.module(images, codes), built.network.module(images, codes))
+
+
+def test_a_network_given_in_python_is_not_in_the_file(tmp_path: Path, refuse: Give) -> None:
+    mine = Networks(raw_extractor=nn.Sequential(nn.AvgPool2d(8), nn.Flatten()))
+    packed(make_tiny_experiment(algorithm={"name": "fedavg"}), tmp_path / "m.safetensors", mine)
+    said = refuse("predict", tmp_path / "m.safetensors", "nowhere", "--own-code")
+    assert "model.classifier was given in Python" in said
+
+
+# --- images
+
+
+def test_images_are_found_at_any_depth_and_rows_are_numbered(tmp_path: Path) -> None:
+    model = brightness_model()
+    folder = tmp_path / "images"
+    (folder / "deep" / "er").mkdir(parents=True)
+    (folder / ".hidden").mkdir()
+    for name, value in (("b.png", 250), ("deep/er/a.PNG", 5), (".hidden/c.png", 5)):
+        Image.new("RGB", (20, 10), (value, value, value)).save(folder / name)
+    (folder / "notes.txt").write_text("not an image")
+    table, count = predict(model, folder)
+    assert count == 2
+    bright, dark = (1 / (1 + np.exp(-abs(value / 255 - 0.5))) for value in (250, 5))
+    assert table.splitlines() == [
+        "file,class,probability,p_dark,p_bright",
+        f"b.png,bright,{bright:.6f},{1 - bright:.6f},{bright:.6f}",
+        f"deep/er/a.PNG,dark,{dark:.6f},{dark:.6f},{1 - dark:.6f}",
+    ]
+    assert predict(model, folder / "b.png")[0].splitlines()[1].startswith("b.png,bright")
+    np.savez(tmp_path / "x.npz", x_test=np.full((3, 8, 8), 200, np.uint8))
+    assert [line.split(",")[:2] for line in predict(model, tmp_path / "x.npz")[0].splitlines()] == [
+        ["row", "class"], ["0", "bright"], ["1", "bright"], ["2", "bright"]
+    ]  # fmt: skip
+
+
+def test_classes_are_matched_by_name(tmp_path: Path) -> None:
+    """The folder's first class is the model's second, and the other one has no images."""
+    (tmp_path / "bright").mkdir()
+    for value in (10, 240):
+        Image.new("L", (8, 8), value).save(tmp_path / "bright" / f"{value}.png")
+    found = evaluate(brightness_model(), str(tmp_path))
+    assert found["confusion"] == [[0, 0], [1, 1]]
+
+
+def test_the_test_images_of_a_named_set_are_matched_by_name() -> None:
+    """The model lists the classes backwards and calls everything a bag."""
+    classes = tuple(reversed(FASHION_CLASSES))
+    linear = nn.Linear(32 * 32, 10)  # images are padded to 32x32
+    with torch.no_grad():
+        linear.weight.zero_()
+        linear.bias.copy_(torch.eye(10)[classes.index("Bag")])
+    network = FlatNetwork(nn.Sequential(nn.Flatten(), linear))
+    found = evaluate(TrainedModel(Path("m"), network, None, (1, 28, 28), classes, {}), "fashion-mini")
+    assert (found["images"], found["accuracy"]) == (1000, 10)
+    recall = {row["class"]: row["recall"] for row in found["classes"]}
+    assert recall == {name: 100.0 * (name == "Bag") for name in classes}
+
+
+def test_a_class_that_the_model_does_not_know_is_an_error() -> None:
+    with pytest.raises(
+        FedDigError, match="the class 'T-shirt/top' is not the model's; choose from bright, dark"
+    ):
+        evaluate(brightness_model(), "fashion-mini")
+
+
+# --- what is wrong
+
+
+def test_an_older_file_is_refused_with_a_remedy(trained: Trained, tmp_path: Path, refuse: Give) -> None:
+    arrays, facts = read_tensors(trained.model, "model")
+    kept = {key: facts[key] for key in ("algorithm", "seed", "feddig")}
+    write_tensors(tmp_path / "old.safetensors", "model", arrays, kept)
+    assert "an older FedDig wrote it" in refuse("predict", tmp_path / "old.safetensors", tmp_path)
+    assert "train it again" in refuse("evaluate", tmp_path / "old.safetensors", "fashion-mini")
+
+
+def test_facts_that_do_not_fit_the_tensors_are_refused(
+    trained: Trained, tmp_path: Path, refuse: Give
+) -> None:
+    arrays, facts = read_tensors(trained.model, "model")
+    for wrong in (
+        {"classes": '["a"]'},
+        {"image_shape": "[3, 16]"},
+        {"classes": "{"},
+        {"classifier": "small "},
+    ):
+        write_tensors(tmp_path / "wrong.safetensors", "model", arrays, {**facts, **wrong})
+        refuse("predict", tmp_path / "wrong.safetensors", trained.photos)
+
+
+def test_mistakes_are_one_line(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuse: Give
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    model = trained.model
+    assert "no such file" in refuse("predict", "nothing.safetensors", ".")
+    (tmp_path / "begun").mkdir()
+    assert "give a run's results folder" in refuse("predict", "begun", ".")
+    (tmp_path / "begun" / "experiment.toml").touch()
+    assert "feddig run --resume begun" in refuse("predict", "begun", ".")
+    assert "begun: no images" in refuse("predict", model, "begun")
+    assert "nowhere: no such folder" in refuse("predict", model, "nowhere")
+    (tmp_path / "bad.png").write_text("no image")
+    assert "bad.png: not a readable image" in refuse("predict", model, tmp_path)
+    np.savez("small.npz", x=np.zeros((2, 8, 8), np.uint8), y=[0, 1])
+    assert "the model takes [3, 16, 16]" in refuse("predict", model, "small.npz")
+    np.savez("many.npz", x=np.zeros((2, 16, 16, 3), np.uint8), y=[0, 4])
+    assert "there is a label 4, but the model has only the classes 0 to 3" in refuse(
+        "evaluate", model, "many.npz"
+    )
+    (tmp_path / "fruit" / "kiwis").mkdir(parents=True)
+    Image.new("RGB", (8, 8)).save(tmp_path / "fruit" / "kiwis" / "1.png")
+    assert "the class 'kiwis' is not the model's; did you mean 'kiwi'?" in refuse("evaluate", model, "fruit")
+    assert "is no data set, .npz file or folder" in refuse("evaluate", model, "fashion-mnis")
+    assert "many.npz: exists already" in refuse("predict", model, trained.photos, "--out", "many.npz")
+    assert "many.npz: exists already" in refuse("evaluate", model, trained.photos, "--out", "many.npz")
+
+
+def test_the_table_on_the_console(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["evaluate", str(trained.results), str(trained.photos), "--device", "cpu"])
+    out = capsys.readouterr().out.splitlines()
+    assert out[0].split() == ["images", "48"]
+    assert out[1].startswith(f"accuracy           {trained.accuracy:.1f} % (95 % interval ")
+    assert out[5].split() == ["class", "images", "precision", "recall", "F1"]
+    assert [line.split()[:2] for line in out[6:]] == [[name, "12"] for name in CLASSES]
