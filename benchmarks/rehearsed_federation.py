@@ -76,6 +76,7 @@ class RehearsedFederation:
             sys.executable, "-m", "feddig", "federation", "init", path, "--silos", experiment.data.silos,
             "--experiment", file, "--rehearse", experiment.data.name, "--port", free_port(),
             "--training-deadline", deadline, "--digest-deadline", deadline,
+            "--min-silos", 1, "--rounds-alone", experiment.training.rounds,
         ]  # fmt: skip
         subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
         return cls(path, experiment)

@@ -90,6 +90,7 @@ class RealFederation:
         command = [
             "federation", "init", path, "--silos", SILOS, "--experiment", file, "--rehearse", "fashion-mini",
             "--host", host, "--port", free_port(), *deadlines,
+            "--min-silos", 1,
             *(part for setting in settings for part in ("--set", setting)),
         ]  # fmt: skip
         with pytest.raises(SystemExit) as ended:
@@ -142,8 +143,8 @@ class RealFederation:
         raise AssertionError(f"not in {seconds:g} s; the log ends with:\n{self.log()[-3000:]}")
 
     def wait_for_line(self, line: str, start: int = 0) -> int:
-        """Wait for a line after this place of the moderator's log, and return the round that it names."""
-        return int(self.wait_for(lambda: re.search(line, self.log()[start:]))[1])
+        """Wait for a line after this place of the moderator's log; return the round that it names, as rows count."""
+        return int(self.wait_for(lambda: re.search(line, self.log()[start:]))[1]) - 1
 
     def wait_for_state(self, state: str, rounds: int) -> None:
         """Wait until the moderator is in this state, with at least this many rounds done."""

@@ -64,7 +64,7 @@ def test_never_the_largest_sends_its_digest_alone() -> None:
     assert found.joined[:, 0].all()
     assert found.away[2].all()
     assert found.first_leave() is None
-    assert found.events() == ["round 0: silo 2 sends its digest without training"]
+    assert found.events() == ["round 1: silo 2 sends its digest without training"]
 
 
 def test_early_silos_leave_at_5_20_and_50_and_the_last_stays() -> None:
@@ -298,10 +298,10 @@ def test_first_and_last_leave_and_the_absence_phase() -> None:
 
 def test_events_in_words() -> None:
     assert table("1101", "0110", "1111").events() == [
-        "round 1: silo 1 joins",
-        "round 2: silo 0 leaves",
-        "round 3: silo 0 returns",
-        "round 3: silo 1 leaves",
+        "round 2: silo 1 joins",
+        "round 3: silo 0 leaves",
+        "round 4: silo 0 returns",
+        "round 4: silo 1 leaves",
     ]
 
 
@@ -310,7 +310,7 @@ def test_nobody_leaves_before_anybody_joins() -> None:
     assert found.first_leave() is None
     assert found.last_leave() is None
     assert found.absence_rounds() == []
-    assert found.events() == ["round 2: silo 0 joins"]
+    assert found.events() == ["round 3: silo 0 joins"]
 
 
 def test_groups_freeze_after_round_99() -> None:
@@ -379,9 +379,9 @@ def test_a_table_by_hand_may_be_bare(path: Path, text: str) -> None:
     [
         ("1,1,0\n", r"has 1 silos, but data.silos is 2; change one of them"),
         ("1,1\n0,1\n", r"has 2 rounds, but training.rounds is 3; change one of them"),
-        ("1,1,0\n0,2,1\n", r"silo 1, round 1: '2' is neither 0, 1 nor d"),
-        ("1,1,0\n0,,1\n", r"silo 1, round 1: '' is neither 0, 1 nor d"),
-        ("1,1,yes\n0,0,1\n", r"silo 0, round 2: 'yes' is neither 0, 1 nor d"),
+        ("1,1,0\n0,2,1\n", r"silo 1, round 2: '2' is neither 0, 1 nor d"),
+        ("1,1,0\n0,,1\n", r"silo 1, round 2: '' is neither 0, 1 nor d"),
+        ("1,1,yes\n0,0,1\n", r"silo 0, round 3: 'yes' is neither 0, 1 nor d"),
         ("1,1,0\n0,1\n", r"rows have \[2, 3\] rounds; give every silo the same number"),
         ("silo,0,1,2\n0\n1\n", r"rows have \[0\] rounds"),
         ("silo,0,1,2\n0,1,1,0\n2,0,1,1\n", r"row 1 is of silo '2'; list silos 0, 1, 2 ... in order"),

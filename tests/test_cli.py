@@ -395,8 +395,8 @@ def test_a_run_prints_its_measures_and_its_folder(give: Give, tiny: Path) -> Non
 def test_outside_a_terminal_each_round_is_a_plain_line(give: Give, tiny: Path) -> None:
     said = give("run", tiny, "--out", "mine")
     first, second, *rounds = said.err.splitlines()
-    assert first == "feddig, sequential, seed 0: rounds 0 to 3"
-    assert second == "round 1: silo 0 leaves; round 2: silo 1 leaves; round 3: silo 2 leaves"
+    assert first == "feddig, sequential, seed 0: rounds 1 to 4"
+    assert second == "round 2: silo 0 leaves; round 3: silo 1 leaves; round 4: silo 2 leaves"
     here = [
         "here: 0 1 2",
         "here: 1 2  recalled: 0",
@@ -415,7 +415,7 @@ def test_a_resumed_run_says_where_it_goes_on(give: Give, tiny: Path, tmp_path: P
     (tmp_path / "mine" / "summary.json").unlink()
     shutil.rmtree(tmp_path / "mine" / "checkpoint")
     said = give("run", "--resume", "mine", "--json")
-    assert said.err.splitlines()[0] == "feddig, sequential, seed 0: rounds 0 to 3"
+    assert said.err.splitlines()[0] == "feddig, sequential, seed 0: rounds 1 to 4"
     assert json.loads(said.out)["accuracy"] == json.loads(whole.out)["accuracy"]
 
 
@@ -464,7 +464,7 @@ def test_a_comparison_prints_a_table_and_where_to_look(give: Give, tiny: Path) -
         "page     mine/report.html",
         "results  mine",
     ]
-    assert said.err.splitlines()[0] == "fedavg, sequential, seed 0: rounds 0 to 1"
+    assert said.err.splitlines()[0] == "fedavg, sequential, seed 0: rounds 1 to 2"
     again = give("compare", tiny, "--algorithms", "fedavg", "--set", "training.rounds=2", "--out", "mine")
     assert again == Said(0, said.out, ""), "what is finished is not run again"
 

@@ -62,6 +62,7 @@ def test_a_contract_is_read_as_it_was_written(file: Path) -> None:
         {"update_limit": None},
         {"update_limit": 2.5},
         {"digest_limit": 0.5},
+        {"min_silos": 1, "start_silos": 2, "rounds_alone": 3},
     ],
 )
 def test_optional_and_changed_fields_are_read_as_written(tmp_path: Path, changes: dict[str, object]) -> None:
@@ -72,12 +73,21 @@ def test_optional_and_changed_fields_are_read_as_written(tmp_path: Path, changes
 def test_a_contract_without_a_limit_keeps_its_hash_and_has_the_default(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     write_contract(file, a_contract(update_limit=None))
-    assert not re.search(r"(update|digest)_limit", file.read_text(encoding="utf-8"))
+    assert not re.search(r"(update|digest)_limit|_silos|rounds_alone", file.read_text(encoding="utf-8"))
     found = read_contract(file)
     assert found.hash == hashlib.sha256(file.read_bytes()).hexdigest()
     assert found.longest_update == UPDATE_LIMIT
     assert found.largest_digest == DIGEST_LIMIT * 10**6
     assert a_contract(digest_limit=0.5).largest_digest == 500_000
+
+
+def test_by_default_a_round_needs_more_than_half_of_the_silos_and_the_first_waits_for_all() -> None:
+    contract = a_contract()
+    assert [contract.needed_silos(expected) for expected in range(6)] == [0, 1, 2, 2, 3, 3]
+    assert [contract.silos_to_start(expected) for expected in range(3)] == [0, 1, 2]
+    agreed = a_contract(min_silos=2, start_silos=1)
+    assert [agreed.needed_silos(expected) for expected in range(4)] == [0, 1, 2, 2]
+    assert [agreed.silos_to_start(expected) for expected in range(3)] == [0, 1, 1]
 
 
 def test_the_hash_is_that_of_the_file_and_changes_with_it(file: Path) -> None:
@@ -91,6 +101,7 @@ def test_a_moderator_continues_under_a_contract_of_an_older_release() -> None:
     # printed for this contract by the code of commit 3cbb9b5, before there were expert, votes, groups and the sentence
     older = "b76359f7d7671d1768808fea4dab658a11fc2d59b883e270fc9a81489a7d784a"
     assert a_contract().lasting_hash == a_contract(address="other.example:1").lasting_hash == older
+    assert a_contract(min_silos=1, start_silos=1, rounds_alone=9).lasting_hash == older
     assert a_contract(name="x").lasting_hash != older
 
 
@@ -157,6 +168,11 @@ FAULTS = {
     "update_limit = 0": ("federation.update_limit: 0 is not a multiple of the model's", "update_limit = 10.0"),
     "update_limit = inf": ("federation.update_limit: inf", "update_limit = 10.0"),
     "digest_limit = -1": ("federation.digest_limit: -1 is not a number of megabytes", "new_release = false"),
+    "min_silos = 0": ("federation.min_silos: 0 is not a whole number, 1 or larger", "new_release = false"),
+    "min_silos = 3": ("federation.min_silos: 3, but there are 2 silos; set it to 2 or fewer", "new_release = false"),
+    "start_silos = true": ("federation.start_silos: True is not a whole number", "new_release = false"),
+    "start_silos = 9": ("federation.start_silos: 9, but there are 2 silos", "new_release = false"),
+    "rounds_alone = -1": ("federation.rounds_alone: -1 is not a whole number, 0 or larger", "new_release = false"),
     "training = 0": ("deadlines.training: 0 is not a number of seconds above 0", "training = 90.0"),
     "training = inf": ("deadlines.training: inf", "training = 90.0"),
     'training = "x"': ("deadlines.training: 'x'", "training = 90.0"),

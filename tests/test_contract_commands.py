@@ -55,6 +55,8 @@ def whole(tmp_path: Path, give: Give) -> FederationFolder:
         "a,b,c,d,e",
         "--image",
         "3x24x40",
+        "--host",
+        "localhost",
     )
     assert give(*init, *overrides)[0] == 0
     folder = FederationFolder(tmp_path / "f")

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -72,7 +73,7 @@ def test_a_moderator_killed_in_the_joint_update_continues_from_the_last_finished
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealFederation]:
-    """Start the federation that the tests below share; rounds without silos take no time, so it has many."""
+    """Start the federation that the tests below share; it has many rounds."""
     folder = tmp_path_factory.mktemp("shared") / "federation"
     with RealFederation(folder, "training.rounds=5000", training_deadline=DEADLINE) as federation:
         yield federation
@@ -212,19 +213,26 @@ def test_a_silo_that_returns_with_a_damaged_digest_or_another_one_is_refused_it(
 
 
 @pytest.mark.slow
-def test_without_silos_rounds_go_on_by_recall_until_they_are_back(federation: RealFederation) -> None:
-    begun = len(federation.rows())
-    paused = [process for silo in range(SILOS) for process in running(federation.silo(silo).path)]
-    send(paused, signal.SIGSTOP)
-
-    def alone() -> list[dict[str, object]]:
-        return [row for row in federation.rows()[begun:] if not row["present"]]
-
-    federation.wait_for(lambda: len(alone()) >= 3)
-    send(paused, signal.SIGCONT)
-    assert all(row["recalled"] == [0, 1] for row in alone())
-    assert max(row["seconds"] for row in alone()) < DEADLINE + 10
+def test_without_silos_the_federation_pauses_and_goes_on_by_itself_when_they_are_back(
+    federation: RealFederation,
+) -> None:
+    begun = len(federation.log())
+    stopped = [process for silo in range(SILOS) for process in running(federation.silo(silo).path)]
+    send(stopped, signal.SIGSTOP)
+    missing = {"state": "paused", "missing": ["silo-0", "silo-1"]}
+    federation.wait_for(lambda: federation.status().content.items() >= missing.items())
+    before = federation.rows()
+    time.sleep(DEADLINE)
+    assert federation.rows() == before, "no round is done on digests alone"
+    send(stopped, signal.SIGCONT)
     federation.wait_for_everybody()
+    assert re.search(r" WARNING round \d+: paused.*missing: silo-0, silo-1", federation.log()[begun:])
+    assert all(row["present"] for row in federation.rows())
+    said = (federation.folder.moderator.logs / "moderator.log").read_text(encoding="utf-8")
+    assert "INFO federation: paused, missing: silo-0, silo-1  round " in said
+    lines = said.splitlines()
+    assert all(re.match(r"20\d\d-\S+ \S+ (INFO|WARNING) ", line) for line in lines), lines
+    assert "\x1b" not in said
 
 
 def peak(party: Path, program: str) -> int:

@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import os
+import re
 import shutil
 import ssl
 import stat
@@ -28,7 +29,9 @@ from cryptography import x509
 from feddig._version import __version__
 from feddig.cli import main
 from feddig.commands.options import INTERRUPTED
+from feddig.core.messages import Request
 from feddig.data.mmap import choose
+from feddig.digest.digest_file import read_digest
 from feddig.errors import FedDigError
 from feddig.experiment.setup import lay_out
 from feddig.federation.certificates import read_fingerprint
@@ -37,8 +40,9 @@ from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFol
 from feddig.federation.processes import moderator_process
 from feddig.federation.processes.moderator_process import MOST_FAILURES, Failures
 from feddig.federation.processes.up import choose_display
+from feddig.federation.silo import open_silo
 from feddig.federation.silo_data import load_silo_data, load_test_set, read_silo_file, write_silo_file
-from feddig.federation.status import Status
+from feddig.federation.status import Show, Status, show_lines
 from feddig.files import state_folder
 from feddig.models.encoder import encoder_hash, load_encoder, save_encoder
 from feddig.models.train_encoder import make_encoder
@@ -215,6 +219,7 @@ def test_no_federation_is_overwritten_and_a_failure_leaves_no_files(
             "--host: silos on other machines need the moderator's host name or address; give it, or localhost",
         ),
         (["--silos", 2, "--rehearse", "fashion-mimi"], "did you mean 'fashion-mini'"),
+        (["--silos", 2, "--min-silos", 3], "federation.min_silos: 3, but there are 2 silos"),
         (["--silos", 2, "--set", "algorithm.name=centralised"], "algorithm.name: centralised"),
         (["--silos", 2, "--set", "data.split=[1, 0, 0]"], "data.split: leaves silo 0 without validation"),
         (
@@ -264,6 +269,12 @@ def test_a_rehearsal_of_ones_own_images_stays_on_this_machine(
     said = refused(capsys, "init", tmp_path / "f", *own, "--host", "moderator.example")
     assert "--host: your own images are split among the folders of a rehearsal" in said
     init(tmp_path / "f", *own)
+
+
+def test_how_many_silos_are_waited_for_is_agreed_on(tmp_path: Path) -> None:
+    init(tmp_path / "f", "--silos", 3, *SMALL, "--min-silos", 1, "--start-silos", 2, "--rounds-alone", 5)
+    contract = read_contract(tmp_path / "f" / "federation.toml")
+    assert (contract.min_silos, contract.start_silos, contract.rounds_alone) == (1, 2, 5)
 
 
 def test_everybody_reads_what_a_record_is_promised(
@@ -480,10 +491,12 @@ def test_a_fault_in_silo_toml_is_named(tmp_path: Path, wrong: str, said: str) ->
 
 STATUS: dict[str, Any] = {
     "format_version": 1, "federation": "hospitals", "pid": 2**22, "state": "training", "round": 4, "rounds": 9,
-    "accuracy": 61.234, "accuracy_of": "test", "updated": "2030-01-01T00:00:00+00:00",
+    "accuracy": 61.234, "accuracy_of": "test", "updated": "2030-01-01T00:00:00+00:00", "missing": [],
     "silos": [
-        {"silo": 0, "name": "north", "state": "here", "away_since_round": None, "digest": "d" * 64, "recalled": False},
-        {"silo": 1, "name": "south", "state": "away", "away_since_round": 3, "digest": "e" * 64, "recalled": True},
+        {"silo": 0, "name": "north", "state": "here", "away_since_round": None, "digest": "d" * 64, "replied": True,
+         "recalled": False},
+        {"silo": 1, "name": "south", "state": "away", "away_since_round": 3, "digest": "e" * 64, "replied": False,
+         "recalled": True},
     ],
 }  # fmt: skip
 
@@ -502,8 +515,9 @@ def test_status_shows_who_is_here_and_whose_digest_is_held(
         ask_status(folder)
         said = capsys.readouterr().out
         assert "hospitals: training, the moderator does not run" in said
-        assert "4 of 9 rounds  accuracy 61.2 % (test)  here: north  recalled: south" in said
+        assert "round 4 of 9  accuracy 61.2 % (test)  replied: north  recalled: south" in said
         assert "dddddddddddd" in said
+        assert re.search(r"away +│ 4 +│", said), "for people rounds count from 1"
     ask_status(rehearsed.path, "--json")
     told = json.loads(capsys.readouterr().out)
     assert told == {**STATUS, "running": False}
@@ -524,7 +538,45 @@ def test_a_damaged_status_is_one_line(
     rehearsed.moderator.status.write_text(content, encoding="utf-8")
     assert "status.json" in refused(capsys, "status", rehearsed.path)
     rehearsed.moderator.status.unlink()
-    assert "does not exist yet" in refused(capsys, "status", rehearsed.path)
+
+
+def test_before_anything_is_reported_status_says_so(
+    rehearsed: FederationFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rehearsed.moderator.status.unlink(missing_ok=True)
+    ask_status(rehearsed.path)
+    assert capsys.readouterr().out.startswith("hospitals: not started; start it with ")
+    monkeypatch.setattr("feddig.federation.status.running", lambda *_: [1])
+    ask_status(rehearsed.path)
+    assert capsys.readouterr().out.startswith("hospitals: starting; ")
+    ask_status(rehearsed.moderator.path, "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert told == {"federation": "hospitals", "state": "starting", "running": True}
+
+
+def test_in_a_silos_folder_status_tells_what_this_silo_knows(
+    rehearsed: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = SiloFolder(tmp_path / "south")
+    shutil.copytree(rehearsed.silo("south").path, folder.path)
+    ask_status(folder.path)
+    said = capsys.readouterr().out
+    contract = read_contract(folder.contract)
+    assert "hospitals: silo 1, south; its node does not run; start it with" in said
+    assert f"contract: {contract.hash}, moderator at moderator.example:9092" in said
+    assert "digest: not made yet\nlast answered: none of 3 rounds\nledger: no release is noted yet" in said
+
+    silo = open_silo(folder.path, device="cpu")
+    silo.give_digest()
+    silo.train(Request(1, 1, silo.site.worker.network.weights(), {}))
+    ask_status(folder.path)
+    said = capsys.readouterr().out
+    assert f"digest: {read_digest(folder.digest).hash[:12]}, " in said
+    assert "last answered: round 2 of 3 rounds" in said
+    assert f"ledger: {folder.ledger}, a record was charged epsilon inf" in said
+    ask_status(folder.path, "--json")
+    told = json.loads(capsys.readouterr().out)
+    assert (told["name"], told["running"], told["last_answered_round"]) == ("south", False, 1)
 
 
 def test_a_renewed_certificate_is_for_the_same_hosts_and_the_same_authority(
@@ -599,12 +651,53 @@ def test_progress_is_a_line_when_something_changes() -> None:
         show(Status(STATUS | {"round": 5}))
     lines = written.getvalue().splitlines()
     assert [line.split("  ")[0] for line in lines] == [
-        "hospitals: 4 of 9 rounds",
-        "hospitals: 5 of 9 rounds",
+        "hospitals: round 4 of 9",
+        "hospitals: round 5 of 9",
     ]
     with choose_display(Console(file=written, force_terminal=True), quiet=False) as show:
         show(Status(STATUS))
     assert "61.2 %" in written.getvalue()
+
+
+def test_a_pause_is_a_line_that_names_who_is_missing_and_is_said_once() -> None:
+    said: list[str] = []
+    show, paused = show_lines(said.append), {"state": "paused", "missing": ["south"]}
+    for change in ({}, paused, {"state": "training"}, paused, {"round": 5}):
+        show(Status(STATUS | change))
+    assert [line.split("  ")[0] for line in said] == [
+        "hospitals: round 4 of 9",
+        "hospitals: paused, missing: south",
+        "hospitals: round 5 of 9",
+    ]
+
+
+def test_the_moderators_console_tells_each_round_with_its_time_and_the_result(
+    rehearsed: FederationFolder,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    folder = ModeratorFolder(tmp_path / "moderator")
+    shutil.copytree(rehearsed.moderator.path, folder.path)
+
+    def run(folder: ModeratorFolder, stopping: Event, show: Show) -> bool:
+        for content in (STATUS, STATUS | {"round": 9, "state": "finished"}):
+            folder.status.write_text(json.dumps(content), encoding="utf-8")
+            show(Status(content))
+        return True
+
+    monkeypatch.setattr(moderator_process, "run_moderator", run)
+    with pytest.raises(SystemExit) as ended:
+        main(["federation", "moderator", str(folder.path)])
+    assert ended.value.code == 0
+    said = capsys.readouterr()
+    first, last = said.err.splitlines()
+    assert re.fullmatch(
+        r"20\d\d-\S+ \S+ INFO hospitals: round 4 of 9  accuracy 61\.2 % \(test\)  replied: north  recalled: south",
+        first,
+    )
+    assert " INFO hospitals: round 9 of 9  " in last
+    assert said.out == f"{folder.run}: 9 rounds, accuracy 61.2 % (test); see report.html there\n"
 
 
 def test_status_of_another_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

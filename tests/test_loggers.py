@@ -110,7 +110,7 @@ def test_a_log_that_fails_is_reported_once_and_never_ends_the_training(
     with caplog.at_level(logging.INFO, "feddig"):
         log_a_run(tmp_path)
     (message,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
-    assert "not logged from round 0 on (ConnectionError: the server)" in message
+    assert "not logged from round 1 on (ConnectionError: the server)" in message
     assert opened[0].finished_run is None
 
 
@@ -380,4 +380,4 @@ def test_a_database_that_fails_is_reported_once_and_the_run_finishes(
     assert summary["rounds"] == len(rows_in(tmp_path / "run")) == ROUNDS
     messages = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert len(messages) == 1
-    assert messages[0].startswith("MLflow: not logged from round 1 on (")
+    assert messages[0].startswith("MLflow: not logged from round 2 on (")

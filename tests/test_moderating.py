@@ -244,7 +244,7 @@ def test_without_a_valid_reply_a_silo_is_recalled_and_counted_again_when_it_is_b
     assert found[1]["present"] == [0, 2]
     assert found[1]["recalled"] == [1]
     assert found[0]["present"] == found[3]["present"] == [0, 1, 2]
-    assert "silo 1, round 1" in log_of(folder)
+    assert "silo 1, round 2" in log_of(folder)
 
 
 def test_a_silo_that_is_away_is_not_waited_for_and_comes_back_by_its_key(make: Make) -> None:
@@ -278,17 +278,17 @@ def test_a_silo_that_is_away_is_not_waited_for_and_comes_back_by_its_key(make: M
 def test_who_is_away_is_recalled_while_the_others_train_and_who_fails_after_that(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = make(training={"rounds": 2})
+    folder = make(training={"rounds": 2}, terms={"min_silos": 1})
     grid = LocalGrid(folder, 3)
     happened: list[str] = []
     asked, recalled, real = threading.Event(), threading.Event(), moderator.train_locally
 
     def train(*given: Any, who: str, **rest: Any) -> Any:
-        if who == "recall of silo 2, round 1":
+        if who == "recall of silo 2, round 2":
             assert asked.wait(20), "nobody is asked before the recall is done"
         trained = real(*given, who=who, **rest)
         happened.append(who)
-        if who == "recall of silo 2, round 1":
+        if who == "recall of silo 2, round 2":
             recalled.set()
         return trained
 
@@ -308,9 +308,9 @@ def test_who_is_away_is_recalled_while_the_others_train_and_who_fails_after_that
     grid.faults.set(1, "train", lambda message, silo: Error(5, "gone"), [1])
     moderate(folder, grid)
     assert [one for one in happened if not one.startswith("joint")] == [
-        "recall of silo 2, round 1",
+        "recall of silo 2, round 2",
         "silo 0 answers",
-        "recall of silo 1, round 1",
+        "recall of silo 1, round 2",
     ]
     assert sorted(rows(folder.moderator.run)[1]["recalled"]) == [1, 2]
 
@@ -332,15 +332,15 @@ def test_a_late_reply_is_dropped_and_told_of(make: Make) -> None:
     grid.faults.set(1, "query.silo", lambda message, silo: SILENT, [1])
     grid.before = arrive
     moderate(folder, grid)
-    assert "silo 1: its reply of round 1 came late and is dropped" in log_of(folder)
+    assert "silo 1: its reply of round 2 came late and is dropped" in log_of(folder)
     assert rows(folder.moderator.run)[1]["present"] == [0, 2]
     # it may have been busy with round 1 still, so it was not asked in round 2, and recalled at once
     assert (1, "train", 2) not in grid.sent
     assert [row["present"] for row in rows(folder.moderator.run)][3] == [0, 1, 2]
 
 
-def test_with_nobody_left_rounds_go_on_by_recall(make: Make) -> None:
-    folder = make(training={"rounds": 5})
+def test_with_nobody_left_rounds_go_on_by_recall_if_the_contract_says_so(make: Make) -> None:
+    folder = make(training={"rounds": 5}, terms={"rounds_alone": 4})
     grid = LocalGrid(folder, 3)
 
     def all_leave(grid: LocalGrid) -> None:
@@ -357,7 +357,7 @@ def test_with_nobody_left_rounds_go_on_by_recall(make: Make) -> None:
 
 
 def test_no_round_is_burned_before_the_first_silo_has_come(make: Make) -> None:
-    folder = make(terms={"digest_deadline": 0.5})
+    folder = make(terms={"digest_deadline": 0.5, "start_silos": 1, "min_silos": 1})
     grid = LocalGrid(folder, 3)
     nodes, looks = dict(grid.nodes), []
     grid.nodes = {}
@@ -381,7 +381,7 @@ def test_no_round_is_burned_before_the_first_silo_has_come(make: Make) -> None:
 def test_a_corrupted_digest_is_refused_and_its_silo_does_not_train_before_it_has_sent_a_sound_one(
     make: Make,
 ) -> None:
-    folder = make()
+    folder = make(terms={"start_silos": 2})
     grid = LocalGrid(folder, 3)
 
     def corrupted(message: Any, silo: Any) -> RecordDict:
@@ -393,22 +393,22 @@ def test_a_corrupted_digest_is_refused_and_its_silo_does_not_train_before_it_has
     moderate(folder, grid)
     assert [row["present"] for row in rows(folder.moderator.run)] == [[0, 2], [0, 2], [0, 1, 2], [0, 1, 2]]
     assert [row["recalled"] for row in rows(folder.moderator.run)] == [[]] * 4
-    assert "silo 1, round 0: its digest is refused" in log_of(folder)
+    assert "silo 1, round 1: its digest is refused" in log_of(folder)
 
 
 def test_a_digest_of_huge_numbers_is_refused_and_the_others_go_on(make: Make) -> None:
-    folder = make()
+    folder = make(terms={"start_silos": 2})
     grid = LocalGrid(folder, 3)
     honest = read_digest_of(grid.silo(1).give_digest(), 1)
     huge = replace(honest, features=honest.features * 1e30)
     grid.faults.set(1, "query.digest", lambda message, silo: pack_digest(huge))
     moderate(folder, grid)
     assert [row["present"] for row in rows(folder.moderator.run)] == [[0, 2]] * 4
-    assert "silo 1, round 0: its digest is refused: its features reach" in log_of(folder)
+    assert "silo 1, round 1: its digest is refused: its features reach" in log_of(folder)
 
 
 def test_a_digest_of_another_silo_is_refused(make: Make) -> None:
-    folder = make()
+    folder = make(terms={"start_silos": 2})
     grid = LocalGrid(folder, 3)
     grid.faults.set(1, "query.digest", lambda message, silo: grid.silo(0).give_digest(), [0])
     moderate(folder, grid)
@@ -498,7 +498,7 @@ def test_a_digest_of_more_bytes_than_agreed_does_not_leave_its_silo_and_is_not_i
 
 
 def test_one_that_is_sent_all_the_same_is_refused_and_the_others_go_on(make: Make) -> None:
-    folder = make(terms={"digest_limit": 1.0})
+    folder = make(terms={"digest_limit": 1.0, "start_silos": 2})
     grid = LocalGrid(folder, 3)
     honest = read_digest_of(grid.silo(1).give_digest(), 1)
     times = 1 + 1_000_000 // honest.size
@@ -508,7 +508,7 @@ def test_one_that_is_sent_all_the_same_is_refused_and_the_others_go_on(make: Mak
     grid.faults.set(1, "query.digest", lambda message, silo: pack_digest(long))
     moderate(folder, grid)
     assert [row["present"] for row in rows(folder.moderator.run)] == [[0, 2]] * 4
-    assert "silo 1, round 0: its digest is refused: its digest has 1," in log_of(folder)
+    assert "silo 1, round 1: its digest is refused: its digest has 1," in log_of(folder)
 
 
 def test_a_silo_that_lost_its_digest_makes_no_second_one_by_itself(make: Make) -> None:
@@ -764,7 +764,7 @@ def test_a_digest_that_came_in_a_round_that_was_cut_off_is_still_held(make: Make
     again = LocalGrid(folder, 3)
     again.nodes.pop(2)
     contract = read_contract(folder.moderator.contract)
-    write_everywhere(folder, replace(contract, digest_deadline=0.5))
+    write_everywhere(folder, replace(contract, start_silos=2))
     moderate(folder, again)
     assert rows(folder.moderator.run)[0]["recalled"] == [2]
 
@@ -778,7 +778,8 @@ def test_a_run_goes_on_only_with_the_contract_it_was_begun_with(make: Make) -> N
     with pytest.raises(FedDigError, match="begun with another contract"):
         moderate(folder, LocalGrid(folder, 3))
     write_everywhere(
-        folder, replace(contract, training_deadline=9.0, address="elsewhere:9092", update_limit=99.0)
+        folder,
+        replace(contract, training_deadline=9.0, address="elsewhere:9092", update_limit=99.0, min_silos=1),
     )
     assert moderate(folder, LocalGrid(folder, 3))["rounds"] == 4
 
@@ -836,7 +837,7 @@ def test_without_a_test_set_accuracy_is_the_present_silos_validation_and_says_so
 
 
 def test_a_round_in_which_nobody_can_measure_leaves_a_gap(make: Make) -> None:
-    folder = make(test_set=False)
+    folder = make(test_set=False, terms={"rounds_alone": 1})
     grid = LocalGrid(folder, 3)
     for silo in range(3):
         grid.faults.set(silo, "train", lambda message, silo: Error(5, "gone"), [1])

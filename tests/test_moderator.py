@@ -179,7 +179,7 @@ def test_when_nobody_replies_and_nothing_can_be_recalled_everything_stays(name: 
 @pytest.mark.parametrize("bad", [float("inf"), float("nan")])
 def test_weights_that_are_not_finite_are_an_error_that_names_the_round(bad: float) -> None:
     moderator = paper_moderator()
-    with pytest.raises(DivergenceError, match=r"^round 17: .*not finite"):
+    with pytest.raises(DivergenceError, match=r"^round 18: .*not finite"):
         moderator.aggregate(17, [reply_of(0, 0.1), reply_of(1, bad)])
 
 
@@ -189,9 +189,9 @@ def test_training_at_the_moderator_that_diverges_says_which_and_when() -> None:
         settings=ModeratorSettings(joint_steps=100),
         digests=[digest_of(1, 1.0)],
     )
-    with pytest.raises(DivergenceError, match=r"^recall of silo 1, round 6: "):
+    with pytest.raises(DivergenceError, match=r"^recall of silo 1, round 7: "):
         moderator.recall(moderator.push(6), [])
-    with pytest.raises(DivergenceError, match=r"^joint update, round 6: "):
+    with pytest.raises(DivergenceError, match=r"^joint update, round 7: "):
         moderator.joint_update(6)
 
 

@@ -20,7 +20,7 @@ from federations import Answered, write_message
 pytestmark = pytest.mark.flower
 
 DEADLINE = 10.0
-LATE = "silo 1: its reply of round 4 came late and is dropped"
+LATE = "silo 1: its reply of round 5 came late and is dropped"
 
 
 class Clock:
@@ -111,7 +111,7 @@ def test_a_refused_reply_is_logged_and_its_silo_is_absent_but_not_busy(
     contents, nodes = {silo: RecordDict() for silo in (0, 1)}, {0: 0, 1: 1}
     found = asker.ask(contents, nodes, "train", round=4, deadline=DEADLINE, largest=77)
     assert [*found] == [0]
-    assert "silo 1, round 4: its reply is refused: it is too large" in caplog.text
+    assert "silo 1, round 5: its reply is refused: it is too large" in caplog.text
     assert not asker.is_busy(1), "it is asked again in the next round"
     assert reader.limits == [({"message 1": 77, "message 2": 77}, DEADLINE)]
 
@@ -154,11 +154,11 @@ def test_a_reply_that_was_deleted_or_never_came_is_logged_too(
     asker, _ = a_round_without_silo_1(clock, comes=15.0, deleted=20.0)
     clock.now = 30.0
     asker.drop_late()
-    assert "silo 1: its reply of round 4 is given up: its message is no longer valid" in caplog.text
+    assert "silo 1: its reply of round 5 is given up: its message is no longer valid" in caplog.text
     asker, _ = a_round_without_silo_1(clock, comes=float("inf"))
     clock.now += 2 * VALID_DEADLINES * DEADLINE
     asker.drop_late()
-    assert "silo 1: a reply of round 4 can no longer come" in caplog.text
+    assert "silo 1: a reply of round 5 can no longer come" in caplog.text
     assert not asker.is_busy(1)
     caplog.clear()
     asker.drop_late()

@@ -73,7 +73,7 @@ def bytes_of(silo: DeployedSilo, request: Request) -> bytes:
 def test_a_silo_does_not_train_where_silos_do_not_train(make: Make, name: str) -> None:
     silo = open_first(make(algorithm={"name": name}))
     with pytest.raises(
-        FedDigError, match=f"silos do not train with {name}, but the moderator asks for it in round 0"
+        FedDigError, match=f"silos do not train with {name}, but the moderator asks for it in round 1"
     ):
         silo.train(ask(silo))
 
@@ -81,7 +81,7 @@ def test_a_silo_does_not_train_where_silos_do_not_train(make: Make, name: str) -
 @pytest.mark.parametrize("round", [ROUNDS, 999_999])
 def test_it_knows_no_rounds_but_those_of_the_contract(make: Make, round: int) -> None:
     silo = open_first(make())
-    told = f"training.rounds is 3, but the moderator asks for round {round}; rounds count from 0"
+    told = f"training.rounds is 3, but the moderator asks for round {round + 1}"
     with pytest.raises(FedDigError, match=told):
         silo.train(ask(silo, round))
     with pytest.raises(FedDigError, match=told):
@@ -136,7 +136,7 @@ def test_another_model_in_the_same_round_and_any_model_in_an_earlier_one_are_ref
     folder = make(algorithm={"name": "fedavg", "prior_correction": True})
     silo = open_first(folder)
     silo.train(ask(silo, 1))
-    answered = "silo 0 has answered round 1 and does not answer another request of round"
+    answered = "silo 0 has answered round 2 and does not answer another request of round"
     for request in (
         ask(silo, 1, shift=1e-6),
         replace(ask(silo, 1), state={"h": torch.ones(1)}),
@@ -144,7 +144,7 @@ def test_another_model_in_the_same_round_and_any_model_in_an_earlier_one_are_ref
         replace(ask(silo, 1), wants_class_counts=True),
         ask(silo, 0),
     ):
-        with pytest.raises(FedDigError, match=f"{answered} {request.round}; the moderator must continue"):
+        with pytest.raises(FedDigError, match=f"{answered} {request.round + 1}; the moderator must continue"):
             open_first(folder).train(request)
     silo.train(ask(silo, 2))
 
@@ -157,7 +157,7 @@ def test_one_model_is_evaluated_in_a_round_as_often_as_it_is_asked_for(make: Mak
     assert open_first(folder).evaluate(ask_score(silo, 1)) == first
     assert first.samples == len(silo.validation)
     for request in (ask_score(silo, 1, shift=0.1), ask_score(silo, 0)):
-        with pytest.raises(FedDigError, match="has answered round 1"):
+        with pytest.raises(FedDigError, match="has answered round 2"):
             open_first(folder).evaluate(request)
     silo.evaluate(ask_score(silo, 2, shift=0.1))
 
@@ -233,19 +233,21 @@ def test_deadlines_may_change_in_a_run_and_another_contract_has_answers_of_its_o
     contract, silo = read_contract(folder.moderator.contract), open_first(folder)
     first = bytes_of(silo, ask(silo, 1))
     write_everywhere(folder, replace(contract, training_deadline=9.0, address="there:9092", new_release=True))
-    with pytest.raises(FedDigError, match="has answered round 1"):
+    with pytest.raises(FedDigError, match="has answered round 2"):
         open_first(folder).train(ask(silo, 0))
     assert bytes_of(open_first(folder), ask(silo, 1)) == first
     other = replace(contract.experiment, training=replace(contract.experiment.training, lr=0.01))
     write_everywhere(folder, replace(contract, experiment=other))
     assert bytes_of(open_first(folder), ask(silo, 0)) != first
     write_everywhere(folder, contract)
-    with pytest.raises(FedDigError, match="has answered round 1"):
+    with pytest.raises(FedDigError, match="has answered round 2"):
         open_first(folder).train(ask(silo, 0))
 
 
 def test_a_moderator_that_begins_again_gets_no_second_answers(make: Make) -> None:
     folder = make(test_set=False)
+    # with the default the moderator would wait for answers for ever
+    write_everywhere(folder, replace(read_contract(folder.moderator.contract), rounds_alone=ROUNDS))
 
     def moderate() -> list[dict[str, Any]]:
         moderate_federation(LocalGrid(folder, 3), folder.moderator.path, device="cpu", write=write_message)  # type: ignore[arg-type]
@@ -257,4 +259,4 @@ def test_a_moderator_that_begins_again_gets_no_second_answers(make: Make) -> Non
     # the last round is asked about another model than before
     assert [row["present"] for row in again] == [[]] * ROUNDS
     assert [row["recalled"] for row in again] == [[0, 1, 2]] * ROUNDS
-    assert "silo 2, round 0: " in (folder.moderator.run / "log.txt").read_text(encoding="utf-8")
+    assert "silo 2, round 1: " in (folder.moderator.run / "log.txt").read_text(encoding="utf-8")

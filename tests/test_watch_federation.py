@@ -77,7 +77,7 @@ def test_a_federation_is_watched_from_before_its_start_to_its_end(tmp_path: Path
     moderate(federation, grid, until=2)
     assert any(message.startswith("live, round 0 of 4; ") for message, _ in seen)
     assert any(
-        message.startswith("live, round 1 of 4; ") and "here: silo-0 silo-1 silo-2" in message
+        message.startswith("live, round 1 of 4; ") and "replied: silo-0, silo-1, silo-2" in message
         for message, _ in seen
     )
     known = [row["accuracy"] for row in rows(federation.moderator.run)]
@@ -89,7 +89,7 @@ def test_a_federation_is_watched_from_before_its_start_to_its_end(tmp_path: Path
     assert data_of(page)["runs"][0]["silos"] == ["silo-0", "silo-1", "silo-2"]
     del grid.nodes[1]
     moderate(federation, grid)
-    assert any("here: silo-0 silo-2  away: silo-1" in message for message, _ in seen)
+    assert any("replied: silo-0, silo-2  recalled: silo-1" in message for message, _ in seen)
     assert state_of(page)["message"] == "ended: all 4 rounds are done"
     known = [row["accuracy"] for row in rows(federation.moderator.run)]
     assert data_of(page)["groups"][0]["curves"][0]["mean"] == pytest.approx(known, abs=0.01)

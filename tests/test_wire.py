@@ -120,7 +120,7 @@ GOOD = npy(np.zeros(SIZE, np.float32))
         (with_update(raw(GOOD, "torch.tensor")), "torch.tensor"),
         (RecordDict(), "its silo is None"),
         (pack_reply(replace(REPLY, silo=1)), "silo 1, not 2"),
-        (pack_reply(replace(REPLY, round=6)), "round 6, not 7"),
+        (pack_reply(replace(REPLY, round=6)), "round 7, not 8"),
         (pack_reply(replace(REPLY, steps=0)), "0 steps"),
         (pack_reply(replace(REPLY, samples=-3)), "its samples is -3"),
         (pack_reply(replace(REPLY, loss=float("nan"))), "its loss is nan"),
@@ -250,7 +250,7 @@ def test_an_evaluation_is_read_as_it_was_packed() -> None:
     [
         (RecordDict(), "its silo is None"),
         (pack_score(Score(50.0, 8), 1, 7), "silo 1, not 2"),
-        (pack_score(Score(50.0, 8), 2, 6), "round 6, not 7"),
+        (pack_score(Score(50.0, 8), 2, 6), "round 7, not 8"),
         (pack_score(Score(float("nan"), 8), 2, 7), "its accuracy is nan"),
         (pack_score(Score(100.5, 8), 2, 7), "100.5 percent"),
         (pack_score(Score(50.0, -8), 2, 7), "its samples is -8"),
@@ -363,7 +363,7 @@ def test_without_a_valid_reply_by_the_deadline_a_silo_is_absent(
 ) -> None:
     engine = engine_over(FakeGrid({0: answer_as(0), 1: answer, 2: answer_as(2)}))
     assert [reply.silo for reply in engine.exchange(requests())] == [0, 2]
-    assert "silo 1, round 7" in caplog.text
+    assert "silo 1, round 8" in caplog.text
 
 
 def test_a_round_without_silos_ends_at_once() -> None:
@@ -392,7 +392,7 @@ def test_a_digest_that_is_refused_is_asked_for_again(caplog: pytest.LogCaptureFi
     store, grid = Store(), FakeGrid({1: lambda content: RecordDict()})
     engine = engine_over(grid, store)
     assert engine.collect_digests([1], 0) == []
-    assert "silo 1, round 0: its digest is refused" in caplog.text
+    assert "silo 1, round 1: its digest is refused" in caplog.text
     grid.answers = {1: lambda content: pack_digest(replace(DIGEST, silo=1))}
     assert [digest.silo for digest in engine.collect_digests([1], 1)] == [1]
 

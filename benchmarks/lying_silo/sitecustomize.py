@@ -89,9 +89,10 @@ def change_replies() -> None:
         contents.get(lie, lambda content: None)(content)
         return content
 
-    def begin_to_hand_over(parts: Any, push: Any, *, object_ids_to_push: set[str]) -> None:
+    # the node checks that the parameters are Flower's
+    def begin_to_hand_over(objects: Any, push_object_fn: Any, *, object_ids_to_push: set[str]) -> None:
         def push_one_and_die(name: str, piece: bytes) -> None:
-            push(name, piece)
+            push_object_fn(name, piece)
             print(f"killed with 1 of {len(object_ids_to_push)} pieces handed over", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -99,8 +100,8 @@ def change_replies() -> None:
         dies = lie_now() == "dies while it replies" and len(object_ids_to_push) > 2
         given: dict[str, Any] = {"object_ids_to_push": object_ids_to_push}
         hand_over(
-            parts,
-            push_one_and_die if dies else push,
+            objects,
+            push_one_and_die if dies else push_object_fn,
             **given,
             **({"max_concurrent_pushes": 1} if dies else {}),
         )

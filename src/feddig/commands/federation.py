@@ -2,7 +2,10 @@
 
 import importlib.util
 import json
+import logging
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,7 +29,7 @@ from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
     from feddig.federation.contract import Contract
-    from feddig.federation.folders import ModeratorFolder
+    from feddig.federation.folders import ModeratorFolder, SiloFolder
 
 federation_app = typer.Typer(no_args_is_help=True, help="Set up, run and watch a real federation on Flower.")
 
@@ -83,6 +86,16 @@ def federation_init(
     digest_limit: Annotated[
         float | None, typer.Option(min=0.001, help="Refuse digests of more megabytes; 256 if left out.")
     ] = None,
+    min_silos: Annotated[
+        int | None,
+        typer.Option(min=1, help="Pause while fewer silos are here; more than half of them if left out."),
+    ] = None,
+    start_silos: Annotated[
+        int | None, typer.Option(min=1, help="Begin when this many silos are here; all of them if left out.")
+    ] = None,
+    rounds_alone: Annotated[
+        int, typer.Option(min=0, help="Rounds in a row that may have fewer silos than --min-silos.")
+    ] = 0,
     data_dir: DataDir = None,
     as_json: Json = False,
     log_level: Level = LogLevel.warning,
@@ -120,6 +133,9 @@ def federation_init(
         new_release=new_release,
         update_limit=update_limit,
         digest_limit=digest_limit,
+        min_silos=min_silos,
+        start_silos=start_silos,
+        rounds_alone=rounds_alone,
         keys=keys,
     )
     contract = initialise(folder, plan, rehearsal)
@@ -232,7 +248,7 @@ def federation_up(
     whole = FederationFolder(folder)
     with stop_on_signals() as stopping, choose_display(Console(stderr=True), quiet=quiet) as show:
         done = up(whole, stopping, only=only, rounds_limit=rounds_limit, show=show)
-    _conclude(done, stopping.is_set(), f"feddig federation up {folder}")
+    _conclude(done, stopping.is_set(), f"feddig federation up {folder}", partial(typer.echo, err=True))
     if done and not quiet:
         print(whole.moderator.run)
 
@@ -243,17 +259,22 @@ def federation_moderator(
     log_level: Level = LogLevel.info,
 ) -> None:
     """Run the moderator on its own machine, in the foreground, until all rounds are done."""
-    show_log(log_level)
+    show_log(log_level, timed=True)
     need_flower()
     from feddig.federation.folders import ModeratorFolder
     from feddig.federation.processes.moderator_process import run_moderator
     from feddig.federation.processes.network import reach_this_machine_directly
     from feddig.federation.processes.processes import stop_on_signals
+    from feddig.federation.status import read_status, show_lines
 
     reach_this_machine_directly()
+    moderator, log = ModeratorFolder(folder), logging.getLogger("feddig")
     with stop_on_signals() as stopping:
-        done = run_moderator(ModeratorFolder(folder), stopping)
-    _conclude(done, stopping.is_set(), f"feddig federation moderator {folder}")
+        done = run_moderator(moderator, stopping, show_lines(log.info))
+    _conclude(done, stopping.is_set(), f"feddig federation moderator {folder}", log.warning)
+    status = read_status(moderator.status)
+    if done and status is not None:
+        print(f"{moderator.run}: {status.rounds_done} rounds, {status.accuracy}; see report.html there")
 
 
 @federation_app.command("silo")
@@ -262,7 +283,7 @@ def federation_silo(
     log_level: Level = LogLevel.info,
 ) -> None:
     """Run a silo on its own machine, in the foreground: its node is started again whenever it ends."""
-    show_log(log_level)
+    show_log(log_level, timed=True)
     need_flower()
     from feddig.federation.folders import SiloFolder
     from feddig.federation.processes.network import reach_this_machine_directly
@@ -309,17 +330,25 @@ def federation_check(
 
 
 @federation_app.command("status")
-def federation_status(folder: Whole, as_json: Json = False) -> None:
-    """Show the round, the accuracy, and for each silo: here or away since when, and whether its digest is held."""
+def federation_status(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The federation's folder, the moderator's, or a silo's.")
+    ],
+    as_json: Json = False,
+) -> None:
+    """Show the round, the accuracy and the silos; in a silo's folder, what this silo knows."""
+    from feddig.federation.folders import SiloFolder
     from feddig.federation.status import describe, moderator_runs, read_status, tabulate
 
+    if SiloFolder(folder).silo_file.is_file():
+        _print_silo_status(SiloFolder(folder), as_json)
+        return
     moderator = _moderator_of(folder)
     status = read_status(moderator.status)
     runs = moderator_runs(moderator, status)
     if status is None:
-        raise FedDigError(
-            f"{moderator.status}: does not exist yet; `feddig federation up` starts the federation"
-        )
+        _print_not_begun(moderator, runs, as_json)
+        return
     if as_json:
         print(json.dumps({**status.content, "running": runs}, indent=2))
         return
@@ -329,6 +358,29 @@ def federation_status(folder: Whole, as_json: Json = False) -> None:
         print(status.content["promise"])
     print(f"{describe(status)}\nas of {status.content['updated']}")
     Console(width=None if sys.stdout.isatty() else 120).print(tabulate(status))
+
+
+def _print_silo_status(folder: "SiloFolder", as_json: bool) -> None:
+    from feddig.federation.silo_status import describe_silo, read_silo_status
+
+    found = read_silo_status(folder)
+    print(json.dumps(found, indent=2) if as_json else "\n".join(describe_silo(found)))
+
+
+def _print_not_begun(moderator: "ModeratorFolder", runs: bool, as_json: bool) -> None:
+    """Say that there is no status yet."""
+    from feddig.federation.contract import read_contract
+
+    name = read_contract(moderator.contract).name
+    if as_json:
+        state = "starting" if runs else "not started"
+        print(json.dumps({"federation": name, "state": state, "running": runs}, indent=2))
+    elif runs:
+        print(f"{name}: starting; the moderator has not reported anything yet")
+    else:
+        print(
+            f"{name}: not started; start it with `feddig federation moderator`, or `up` for all parties on one machine"
+        )
 
 
 def _moderator_of(folder: Path) -> "ModeratorFolder":
@@ -342,9 +394,9 @@ def _moderator_of(folder: Path) -> "ModeratorFolder":
     return found
 
 
-def _conclude(done: bool, told: bool, again: str) -> None:
+def _conclude(done: bool, told: bool, again: str, say: Callable[[str], None]) -> None:
     """Exit with a code that says whether all rounds are done."""
     if not done:
-        print(f"stopped before the last round; continue with `{again}`", file=sys.stderr)
+        say(f"stopped before the last round; continue with `{again}`")
         if told:
             raise typer.Exit(INTERRUPTED)

@@ -136,13 +136,14 @@ def whole_number(option: str, text: str) -> int:
     return int(text)
 
 
-def show_log(level: LogLevel) -> None:
-    """Show log messages of this level and above on standard error."""
+def show_log(level: LogLevel, *, timed: bool = False) -> None:
+    """Show log messages of this level and above on standard error; `timed`, each with its time."""
     log = logging.getLogger("feddig")
     log.handlers.clear()
     handler = logging.StreamHandler()
     handler.setLevel(level.upper())
-    handler.setFormatter(logging.Formatter("feddig: %(levelname)s: %(message)s"))
+    form = "%(asctime)s %(levelname)s %(message)s" if timed else "feddig: %(levelname)s: %(message)s"
+    handler.setFormatter(logging.Formatter(form))
     log.addHandler(handler)
     log.setLevel(min(logging.INFO, logging.getLevelName(level.upper())))
 

@@ -92,4 +92,4 @@ def _read_status(moderator: "ModeratorFolder") -> "FederationStatus":
     if status is None:
         return FederationStatus()
     names = tuple(str(silo["name"]) for silo in status.content["silos"])
-    return FederationStatus(names, f"{status.content['state']}, {status.attendance}")
+    return FederationStatus(names, f"{status.waits or status.content['state']}, {status.attendance}")

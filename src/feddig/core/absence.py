@@ -74,22 +74,22 @@ class Absence:
         return [int(round) for round in np.flatnonzero(left.any(axis=0))]
 
     def events(self) -> list[str]:
-        """Return one line for each silo that joins, leaves or returns."""
+        """Return one line for each silo that joins, leaves or returns; for people, rounds count from 1."""
         said = []
         if self.hands_in is not None:
             for silo in np.flatnonzero(self.hands_in.any(axis=1)).tolist():
                 first = int(np.argmax(self.hands_in[silo]))
                 if not self.present[silo, :first].any():
-                    said.append(f"round {first}: silo {silo} sends its digest without training")
+                    said.append(f"round {first + 1}: silo {silo} sends its digest without training")
         for round in range(self.rounds):
             for silo in range(self.silos):
                 now = self.present[silo, round]
                 before = round > 0 and self.present[silo, round - 1]
                 if now and not before and round > 0:
                     returns = self.present[silo, :round].any()
-                    said.append(f"round {round}: silo {silo} {'returns' if returns else 'joins'}")
+                    said.append(f"round {round + 1}: silo {silo} {'returns' if returns else 'joins'}")
                 elif before and not now:
-                    said.append(f"round {round}: silo {silo} leaves")
+                    said.append(f"round {round + 1}: silo {silo} leaves")
         return said
 
     def to_csv(self) -> str:
@@ -281,7 +281,7 @@ def read_absence(path: Path, silos: int | None = None, rounds: int | None = None
         wrong = next((place for place, cell in enumerate(cells) if cell not in ("0", "1", HANDS_IN)), None)
         if wrong is not None:
             raise FileFormatError(
-                f"{path}: silo {number}, round {wrong}: {cells[wrong]!r} is neither 0, 1 nor {HANDS_IN}"
+                f"{path}: silo {number}, round {wrong + 1}: {cells[wrong]!r} is neither 0, 1 nor {HANDS_IN}"
             )
         table.append(cells)
     lengths = {len(row) for row in table}

@@ -148,7 +148,7 @@ class Moderator:
                 correction=self.algorithm.correction(request.weights, request.state),
                 prior=prior,
                 recorder=worker.recorder,
-                who=f"recall of silo {request.silo}, round {request.round}",
+                who=f"recall of silo {request.silo}, round {request.round + 1}",
             )
             update = worker.network.vector - request.weights
             return Reply(request.silo, request.round, update, trained.steps, digest.samples, trained.loss)
@@ -178,7 +178,8 @@ class Moderator:
         self.weights, self.memory = self.algorithm.aggregate(facts, self.memory)
         if not bool(torch.isfinite(self.weights).all()):
             raise DivergenceError(
-                f"round {round}: the aggregated weights are not finite; lower training.lr or the algorithm's strength"
+                f"round {round + 1}: the aggregated weights are not finite; lower training.lr or the algorithm's "
+                "strength"
             )
         self._votes.follow(replies, self.weights)
 
@@ -209,7 +210,7 @@ class Moderator:
             stream=(self._seed, "joint", round),
             companions=[Trainee(self.guidance_producer, settings.guidance_lr or joint_lr)],
             recorder=worker.recorder,
-            who=f"joint update, round {round}",
+            who=f"joint update, round {round + 1}",
         )
         self.weights = worker.network.weights()
         return trained

@@ -62,7 +62,7 @@ class Silo:
             correction=self._algorithm.correction(weights, state),
             prior=prior,
             recorder=worker.recorder,
-            who=f"silo {self.index}, round {request.round}",
+            who=f"silo {self.index}, round {request.round + 1}",
         )
         update = worker.network.vector - weights
         return Reply(

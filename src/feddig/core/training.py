@@ -51,7 +51,9 @@ def run_rounds(
         clock.lap()
         replies = engine.exchange(requests) if recipe.silos_train else []  # lines 8-10
         seconds_silos = clock.lap()
-        stand_ins = recalling.finish()
+        # a silo that was known to be away may have come back while the engine waited for others
+        replied = {reply.silo for reply in replies}
+        stand_ins = [one for one in recalling.finish() if one.silo not in replied]
         if recipe.recall:  # and for those who were asked and did not reply
             stand_ins += moderator.recall(requests, [*replies, *stand_ins])
         clock.lap()

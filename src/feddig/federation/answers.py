@@ -28,10 +28,11 @@ def answer_once(file: Path, request: Request, answer: Callable[[], Arrays]) -> A
             kept, facts = read_tensors(file, "answer")
             if facts["request"] == asked:
                 return kept
-            if request.round <= int(facts["round"]):
+            answered = int(facts["round"])
+            if request.round <= answered:
                 raise FedDigError(
-                    f"{file}: silo {request.silo} has answered round {facts['round']} and does not answer another "
-                    f"request of round {request.round}; the moderator must continue its run, or all agree on "
+                    f"{file}: silo {request.silo} has answered round {answered + 1} and does not answer another "
+                    f"request of round {request.round + 1}; the moderator must continue its run, or all agree on "
                     "another contract"
                 )
         made = answer()

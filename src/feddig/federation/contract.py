@@ -92,6 +92,14 @@ def read_positive(table: Mapping[str, Any], where: str, key: str, what: str) -> 
     return float(value)
 
 
+def read_count(table: Mapping[str, Any], key: str, smallest: int) -> int | None:
+    """Read a whole number from [federation]; left out, it is None."""
+    value = table.get(key)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < smallest):
+        raise SettingError(f"federation.{key}: {value!r} is not a whole number, {smallest} or larger")
+    return value
+
+
 def read_flag(table: Mapping[str, Any], key: str) -> bool:
     """Read true or false from [federation]; left out, it is false."""
     value = table.get(key, False)
@@ -111,6 +119,9 @@ FEDERATION = (
     "new_release",
     "update_limit",
     "digest_limit",
+    "min_silos",
+    "start_silos",
+    "rounds_alone",
 )
 DEADLINES = ("training", "digest")
 SILO = ("name", "fingerprint")
@@ -162,6 +173,12 @@ class Contract:
     """An update longer than this many times the model is refused; None: the default, not in the file."""
     digest_limit: float | None = None
     """A digest of more megabytes is refused; None: the default, not in the file."""
+    min_silos: int | None = None
+    """With fewer silos the federation pauses; None: more than half of them, not in the file."""
+    start_silos: int | None = None
+    """With fewer silos the first round does not begin; None: all of them, not in the file."""
+    rounds_alone: int | None = None
+    """How many rounds in a row may have fewer silos than the minimum; None: 0, not in the file."""
 
     def __post_init__(self) -> None:
         """Check that names and keys are unique, and that the number of silos fits."""
@@ -177,6 +194,12 @@ class Contract:
             raise SettingError(
                 f"data.silos: {self.experiment.data.silos}, but there are {len(self.members)} tables [[silo]]"
             )
+        for key in ("min_silos", "start_silos"):
+            if (getattr(self, key) or 1) > len(self.members):
+                raise SettingError(
+                    f"federation.{key}: {getattr(self, key)}, but there are {len(self.members)} silos; "
+                    f"set it to {len(self.members)} or fewer"
+                )
 
     @cached_property
     def text(self) -> str:
@@ -191,6 +214,9 @@ class Contract:
             "new_release": self.new_release,
             "update_limit": self.update_limit,
             "digest_limit": self.digest_limit,
+            "min_silos": self.min_silos,
+            "start_silos": self.start_silos,
+            "rounds_alone": self.rounds_alone,
         }
         deadlines = {"training": self.training_deadline, "digest": self.digest_deadline}
         tables: list[tuple[str, Mapping[str, Any]]] = [
@@ -211,7 +237,7 @@ class Contract:
 
     @property
     def lasting_hash(self) -> str:
-        """The SHA-256 of what may not change between rounds; address, deadlines and limits may."""
+        """The SHA-256 of what may not change between rounds; address, deadlines, limits and numbers of silos may."""
         lasting = replace(
             self,
             address=ADDRESS,
@@ -220,6 +246,9 @@ class Contract:
             new_release=False,
             update_limit=None,
             digest_limit=None,
+            min_silos=None,
+            start_silos=None,
+            rounds_alone=None,
         )
         if self.experiment.data.name == SILOS_OWN:
             # older contracts for real data have the tables of the default data set
@@ -249,6 +278,16 @@ class Contract:
     def largest_digest(self) -> int:
         """How many bytes a digest file may have."""
         return int((DIGEST_LIMIT if self.digest_limit is None else self.digest_limit) * 1e6)
+
+    def needed_silos(self, expected: int) -> int:
+        """Return how many of the silos that are expected in a round it needs."""
+        if self.min_silos is not None:
+            return min(self.min_silos, expected)
+        return expected // 2 + 1 if expected else 0
+
+    def silos_to_start(self, expected: int) -> int:
+        """Return how many of the silos that are expected in the first round it waits for."""
+        return expected if self.start_silos is None else min(self.start_silos, expected)
 
     def number(self, name: str) -> int:
         """Return a silo's number by its name."""
@@ -326,6 +365,9 @@ def _contract(table: dict[str, Any], folder: Path) -> Contract:
         digest_limit=read_positive(federation, "federation", "digest_limit", "number of megabytes")
         if "digest_limit" in federation
         else None,
+        min_silos=read_count(federation, "min_silos", 1),
+        start_silos=read_count(federation, "start_silos", 1),
+        rounds_alone=read_count(federation, "rounds_alone", 0),
     )
 
 

@@ -4,7 +4,9 @@ A silo is known by its key, whatever number Flower gives its node.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -33,6 +35,13 @@ from feddig.federation.wire import (
 )
 
 log = logging.getLogger("feddig")
+
+LOOK_SECONDS = 0.5
+RETRY_SECONDS, LONGEST_PAUSE = 1.0, 60.0
+"""How long to wait before silos that fail are asked the same again: doubled each time."""
+
+Tell = Callable[[str, Sequence[int]], None]
+"""Is told the moderator's state, and the silos that it waits for."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +96,8 @@ def _fingerprint(encoded: bytes) -> str | None:
 class DeploymentEngine:
     """Sends requests to the silos that are online; a schedule, if there is one, leaves some of them out.
 
-    A silo that comes is asked for its digest before anything else, and again whenever it comes back.
+    A silo that comes is asked for its digest before anything else, and again whenever it comes back. While fewer silos
+    reply than a round needs, the same request is sent again: silos give the same answer, so no round is lost.
     """
 
     def __init__(
@@ -98,14 +108,22 @@ class DeploymentEngine:
         *,
         terms: Terms | None,
         schedule: Absence | None = None,
-        tell: Callable[[str], None] = lambda state: None,
+        needed: Callable[[int], int] = lambda round: 0,
+        resumed: int | None = None,
+        tell: Tell = lambda state, missing: None,
         write: Callable[..., Message] = Message,
     ) -> None:
+        """`needed` says how many silos must reply in a round; `resumed` is a round that may have been asked."""
         self._contract, self._digests, self._terms, self._schedule = contract, digests, terms, schedule
+        self._needed, self._resumed = needed, resumed
         self._tell, self._about = tell, About("contract", contract.hash)
         self._online, self._requests = OnlineSilos(grid, contract.members), RequestSender(grid, write)
         self._admitted: set[int] = set()
         """Silos that have sent their digest since they came."""
+        self._refused: dict[int, tuple[int, float]] = {}
+        """Silos whose digest was not valid: in which round they were asked, and when they may be asked again in it."""
+        self.arrived: dict[int, Digest] = {}
+        """Digests that came since the moderator last collected them."""
         self._looked: int | None = None
 
     def look(self) -> None:
@@ -114,6 +132,7 @@ class DeploymentEngine:
         for silo in self._online.refresh():
             self._requests.mark_free(silo)
             self._admitted.discard(silo)
+            self._refused.pop(silo, None)
 
     def here(self, round: int) -> list[int]:
         """List the silos that can be asked: online, not busy with an earlier round, and in the schedule."""
@@ -124,16 +143,73 @@ class DeploymentEngine:
         """Return whether this silo is present in this round by the schedule, if there is one."""
         return self._schedule is None or bool(self._schedule.present[silo, round])
 
-    def collect_digests(self, silos: Sequence[int], round: int) -> list[Digest]:
-        """Ask the silos that came, or came back, for their digests, and store each new one before it is used."""
+    def ready(self, round: int) -> list[int]:
+        """List the silos that can train: here and, if digests are collected, with their digest sent."""
+        return [silo for silo in self.here(round) if self._terms is None or silo in self._admitted]
+
+    def wait(
+        self,
+        round: int,
+        enough: Callable[[set[int]], bool],
+        state: str = "paused",
+        *,
+        counted: Collection[int] = (),
+        silent: float = 0.0,
+        longest: float = math.inf,
+    ) -> None:
+        """Wait until the silos that are ready, with those that are `counted` anyway, are enough; say who is missing.
+
+        Nothing is said for `silent` seconds. After `longest` seconds wait no more.
+        """
+        began, said = time.monotonic(), ""
         self._look_once(round)
+        while True:
+            self._admit(round)
+            here = {*counted, *self.ready(round)}
+            if not self._contract.experiment.recipe.silos_train:
+                here |= self._admitted  # they have done their part
+            if enough(here) or time.monotonic() - began >= longest:
+                break
+            missing = [silo for silo in self._everybody if self.expected(silo, round) and silo not in here]
+            self._tell(state, missing)
+            names = self.names(missing)
+            if names != said and time.monotonic() - began >= silent:
+                log.warning("round %d: %s until more silos are here; missing: %s", round + 1, state, names)
+                said = names
+            time.sleep(LOOK_SECONDS)
+            self.look()
+        if said:
+            log.info("round %d: enough silos are here; it goes on", round + 1)
+
+    def names(self, silos: Collection[int]) -> str:
+        """Return the names of silos, with commas between."""
+        return ", ".join(self._contract.members[silo].name for silo in sorted(silos)) or "nobody"
+
+    @property
+    def _everybody(self) -> range:
+        return range(len(self._contract.members))
+
+    def collect_digests(self, silos: Sequence[int], round: int) -> list[Digest]:
+        """Return the digests of silos that came, or came back, since the last call; each new one is stored first."""
+        self._look_once(round)
+        self._admit(round)
+        arrived, self.arrived = self.arrived, {}
+        return list(arrived.values())
+
+    def _admit(self, round: int) -> None:
+        """Ask the silos that came, or came back, for their digests, if there are any."""
+        if self._terms is None:
+            return
         joined = self._schedule.joined[:, round] if self._schedule is not None else None
         online = [silo for silo in self._online.nodes if joined is None or joined[silo]]
-        asked = [silo for silo in online if silo not in self._admitted and not self._requests.is_busy(silo)]
+        asked = [
+            silo
+            for silo in online
+            if silo not in self._admitted and not self._requests.is_busy(silo) and self._may_ask(silo, round)
+        ]
         if asked:
-            self._tell("collecting")
+            self._tell("collecting", ())
         questions = {silo: pack_question(self._about) for silo in asked}
-        taken = []
         answers = self._ask(
             questions, DIGEST, round, self._contract.digest_deadline, self._contract.largest_digest
         )
@@ -141,12 +217,18 @@ class DeploymentEngine:
             try:
                 digest = self._take_digest(content, silo)
             except WireError as error:
-                log.warning("silo %d, round %d: its digest is refused: %s", silo, round, error)
+                log.warning("silo %d, round %d: its digest is refused: %s", silo, round + 1, error)
                 continue
             self._admitted.add(silo)
             if digest is not None:
-                taken.append(digest)
-        return taken
+                self.arrived[silo] = digest
+        again = time.monotonic() + LONGEST_PAUSE
+        self._refused |= {silo: (round, again) for silo in asked if silo not in self._admitted}
+
+    def _may_ask(self, silo: int, round: int) -> bool:
+        """Return whether a silo whose digest was not valid may be asked again: once in a round, and now and then."""
+        asked, again = self._refused.get(silo, (None, 0.0))
+        return asked != round or time.monotonic() >= again
 
     def _take_digest(self, content: RecordDict, silo: int) -> Digest | None:
         """Check a digest, store it if it is new, and return it then."""
@@ -173,17 +255,48 @@ class DeploymentEngine:
         return [request for request in requests if not self._can_train(request)]
 
     def exchange(self, requests: Sequence[Request]) -> list[Reply]:
-        """Send the requests and wait for replies until the deadline."""
-        self._tell("training")
-        asked = {one.silo: one for one in requests if self._can_train(one)}
+        """Send the requests and return the replies, when as many have come as the round needs."""
+        round, pause = requests[0].round, RETRY_SECONDS
+        found: dict[int, Reply] = {}
+        while True:
+            self._tell("training", ())
+            asked = {one.silo: one for one in requests if one.silo not in found and self._can_train(one)}
+            found |= {reply.silo: reply for reply in self._train(asked)}
+            answered = {silo for silo in asked if not self._requests.is_busy(silo)}
+            if self._are_enough(round, found.keys(), answered):
+                break
+            missing = [
+                one.silo for one in requests if one.silo not in found and self.expected(one.silo, round)
+            ]
+            self._tell("paused", missing)
+            log.warning(
+                "round %d: %d silos replied and it needs %d; missing: %s; they are asked again",
+                round + 1, len(found), self._needed(round), self.names(missing),
+            )  # fmt: skip
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
+            self.look()
+            self.wait(round, lambda here: len(here) >= self._needed(round), counted=found.keys())
+        self._tell("joint", ())
+        return [found[silo] for silo in sorted(found)]
+
+    def _are_enough(self, round: int, replied: Collection[int], answered: Collection[int]) -> bool:
+        """Return whether a round has the replies that it needs.
+
+        In the round in which a moderator resumes, silos may refuse a request that differs from the one before; they
+        would refuse it for ever.
+        """
+        counted = {*replied, *(answered if round == self._resumed else ())}
+        return len(counted) >= self._needed(round)
+
+    def _train(self, asked: Mapping[int, Request]) -> list[Reply]:
+        if not asked:
+            return []
+        one = next(iter(asked.values()))
         packed = {silo: pack_request(request, self._about) for silo, request in asked.items()}
-        replies = []
-        if packed:
-            round, largest = requests[0].round, largest_update(requests[0].weights.numel())
-            contents = self._ask(packed, "train", round, self._contract.training_deadline, largest)
-            replies = read_replies(contents, asked, self._contract.longest_update)
-        self._tell("joint")
-        return replies
+        largest = largest_update(one.weights.numel())
+        contents = self._ask(packed, "train", one.round, self._contract.training_deadline, largest)
+        return read_replies(contents, asked, self._contract.longest_update)
 
     def evaluate(self, weights: Tensor, silos: Sequence[int], round: int) -> dict[int, Score]:
         """Ask these silos for the accuracy of a model on their validation images."""
@@ -198,17 +311,16 @@ class DeploymentEngine:
             try:
                 scores[silo] = read_score(content, silo, round)
             except WireError as error:
-                log.warning("silo %d, round %d: its evaluation is refused: %s", silo, round, error)
+                log.warning("silo %d, round %d: its evaluation is refused: %s", silo, round + 1, error)
         return scores
 
     def _can_train(self, request: Request) -> bool:
-        """Return whether a silo can be asked and, if digests are collected, has sent its own."""
+        """Return whether a silo can be asked to train."""
         self._look_once(request.round)
-        admitted = self._terms is None or request.silo in self._admitted
-        return admitted and request.silo in self.here(request.round)
+        return request.silo in self.ready(request.round)
 
     def _look_once(self, round: int) -> None:
-        """Look at the start of a round; a silo that comes later is asked in the next one."""
+        """Look at the start of a round; a silo that comes later is asked in the next one, or after a pause."""
         if self._looked != round:
             self._looked = round
             self.look()

@@ -4,11 +4,9 @@ The loop is the one of every run. Silos come and go, and the moderator may be ki
 resumes after the last finished round.
 """
 
-import json
 import logging
 import math
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from feddig.core.absence import Absence
 from feddig.core.samples import accuracy
 from feddig.core.training import RoundResult
 from feddig.digest.digest import Digest
+from feddig.errors import FedDigError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import describe_device
 from feddig.federation.contract import read_contract
@@ -37,7 +36,6 @@ from feddig.runs.run import record_rounds, restore
 
 log = logging.getLogger("feddig")
 
-LOOK_SECONDS = 0.5
 SUCCESSION_SECONDS = 60.0
 """How long a new moderator process waits for the last one to end; Flower notices a dead SuperLink late."""
 
@@ -62,14 +60,19 @@ def moderate_federation(
         return results.summary()
     setup = set_up_moderator(contract, folder.test_set, device=device)
     check_logs(setup.experiment)
-    if not results.started:
+    resumed = results.started
+    if not resumed:
         results.create()
         results.write_setup(setup.experiment, None, _attendance(setup, []).to_csv())
     with open_log(results.path, wait_seconds=SUCCESSION_SECONDS):
         try:
-            return _Moderating(grid, setup, results, status, write).go_on(until)
-        except BaseException:
+            return _Moderating(grid, setup, results, status, write, resumed=resumed).go_on(until)
+        except BaseException as error:
             status.note("stopped")
+            if isinstance(error, Exception) and not isinstance(error, FedDigError):
+                log.error(
+                    "the moderator's app fails, which is a fault of the program; report it", exc_info=error
+                )
             raise
 
 
@@ -83,6 +86,8 @@ class _Moderating:
         results: ResultsFolder,
         status: StatusFile,
         write: Callable[..., Message],
+        *,
+        resumed: bool,
     ) -> None:
         self._setup, self._results, self._status = setup, results, status
         self._round = restore(
@@ -99,6 +104,8 @@ class _Moderating:
             results,
             terms=setup.terms,
             schedule=setup.schedule,
+            needed=self._needed,
+            resumed=self._round if resumed else None,
             tell=self._note,
             write=write,
         )
@@ -125,10 +132,11 @@ class _Moderating:
         """Do nothing: the rounds begin when silos are connected."""
 
     def round(self, row: Mapping[str, Any]) -> None:
-        """Keep a finished round's row and write who was present."""
+        """Keep a finished round's row, and write and log who was present."""
         self._rows.append(dict(row))
         self._results.write_availability(_attendance(self._setup, self._rows).to_csv())
-        log.info("round %d: %s", row["round"], json.dumps(row))
+        self._note("training")
+        log.info("%s", self._status.describe())
 
     def stop(self) -> None:
         """Do nothing: `go_on` notes how it ended."""
@@ -139,41 +147,48 @@ class _Moderating:
             self._round = round
             if round == rounds.start:
                 self._gather(round)
-            self._wait_for_somebody(round)
+            self._engine.wait(round, lambda here: len(here) >= self._needed(self._round))
+            if self._setup.terms is not None:
+                self._setup.moderator.hold(self._engine.collect_digests(self._everybody, round))
             yield round
 
     def _gather(self, round: int) -> None:
-        """Wait for the expected silos: at first all of them, after a restart those of the last round."""
-        everybody = range(self._setup.moderator.silos)
-        awaited = self._rows[-1]["present"] if self._rows else everybody
-        expected = {silo for silo in awaited if self._engine.expected(silo, round)}
-        until = time.monotonic() + self._setup.contract.digest_deadline
+        """Wait for as many silos as the contract says; after a restart, a while for those of the last round."""
+        contract, deadline = self._setup.contract, self._setup.contract.digest_deadline
         self._note("waiting")
-        self._engine.look()
-        while not expected <= set(self._engine.here(round)) and time.monotonic() < until:
-            self._collect_digests(round)
-            time.sleep(LOOK_SECONDS)
-            self._engine.look()
+        if self._rows:
+            awaited = {silo for silo in self._rows[-1]["present"] if self._engine.expected(silo, round)}
+            self._engine.wait(round, awaited.issubset, "waiting", silent=deadline, longest=deadline)
+            return
+        start = contract.silos_to_start(self._expected(round))
+        # silos that do not train have done their part when their digests are held
+        held = () if self._setup.experiment.recipe.silos_train else self._setup.moderator.digests
+        self._engine.wait(round, lambda here: len(here) >= start, "waiting", counted=held, silent=deadline)
 
-    def _collect_digests(self, round: int) -> None:
-        """Ask the connected silos for their digests, where the algorithm has any."""
-        if self._setup.terms is not None:
-            moderator = self._setup.moderator
-            moderator.hold(self._engine.collect_digests(range(moderator.silos), round))
-
-    def _wait_for_somebody(self, round: int) -> None:
-        """Wait until there is anything to train on: a connected silo, or digests that are trained on every round."""
-        moderator, recipe = self._setup.moderator, self._setup.experiment.recipe
+    def _needed(self, round: int) -> int:
+        """Return how many silos a round needs: fewer than the contract's minimum in the rounds that it allows alone."""
+        contract, recipe, expected = (
+            self._setup.contract,
+            self._setup.experiment.recipe,
+            self._expected(round),
+        )
+        alone = 0
+        for row in reversed(self._rows):
+            if len(row["present"]) >= contract.needed_silos(self._expected(row["round"])):
+                break
+            alone += 1
+        if recipe.silos_train and alone >= (contract.rounds_alone or 0):
+            return contract.needed_silos(expected)
+        # a round without silos needs digests that it trains on
         digests_suffice = recipe.recall or recipe.joint or not recipe.silos_train
-        if not any(self._engine.expected(silo, round) for silo in range(moderator.silos)):
-            return  # the rehearsal's table has nobody present
-        while not (digests_suffice and moderator.digests):
-            self._collect_digests(round)
-            if moderator.digests if digests_suffice else self._engine.here(round):
-                return
-            self._note("waiting")
-            time.sleep(LOOK_SECONDS)
-            self._engine.look()
+        return 0 if digests_suffice and self._setup.moderator.digests else min(1, expected)
+
+    def _expected(self, round: int) -> int:
+        return sum(self._engine.expected(silo, round) for silo in self._everybody)
+
+    @property
+    def _everybody(self) -> range:
+        return range(self._setup.moderator.silos)
 
     def _measure(self, result: RoundResult) -> dict[str, Any]:
         """Return a round's row of metrics.jsonl, apart from its total time."""
@@ -204,9 +219,10 @@ class _Moderating:
             **describe_round(result, moderator),
         }
 
-    def _note(self, state: str) -> None:
+    def _note(self, state: str, missing: Sequence[int] = ()) -> None:
         here = self._engine.here(min(self._round, self._setup.experiment.training.rounds - 1))
-        self._status.note(state, rows=self._rows, here=here, digests=self._setup.moderator.digests)
+        digests = {**self._setup.moderator.digests, **self._engine.arrived}
+        self._status.note(state, rows=self._rows, here=here, digests=digests, missing=missing)
 
     def _announce(self) -> None:
         """Log which federation runs, and on what."""

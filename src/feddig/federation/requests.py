@@ -63,10 +63,10 @@ class RequestSender:
         # a message that Flower did not take comes back without a name, or not at all
         receivers = {name: silo for name, silo in zip(ids, messages, strict=False) if name}
         for silo in messages.keys() - set(receivers.values()):
-            log.warning("silo %d, round %d: the message could not be sent", silo, round)
+            log.warning("silo %d, round %d: the message could not be sent", silo, round + 1)
         found = self._collect(receivers, round, sent + deadline, largest)
         for name, silo in receivers.items():
-            log.warning("silo %d, round %d: no reply to %s in %g s", silo, round, kind, deadline)
+            log.warning("silo %d, round %d: no reply to %s in %g s", silo, round + 1, kind, deadline)
             self._unanswered[name] = _Unanswered(silo, round, sent + VALID_DEADLINES * deadline)
             self._working_on.add(name)
         return found
@@ -85,7 +85,7 @@ class RequestSender:
                 if silo is None:
                     self._drop(answer)
                 elif answer.content is None:
-                    log.warning("silo %d, round %d: %s", silo, round, answer.fault)
+                    log.warning("silo %d, round %d: %s", silo, round + 1, answer.fault)
                 else:
                     found[silo] = answer.content
             left = until - time.monotonic()
@@ -109,7 +109,7 @@ class RequestSender:
         for answer in self._replies.pull(dict.fromkeys(self._unanswered), time.monotonic()):
             self._drop(answer)
         for name, late in _expired(self._unanswered).items():
-            log.warning("silo %d: a reply of round %d can no longer come", late.silo, late.round)
+            log.warning("silo %d: a reply of round %d can no longer come", late.silo, late.round + 1)
             self._remove(name)
         for answer in self._replies.pull(dict.fromkeys(self._pings), time.monotonic()):
             ping = self._pings.pop(answer.name, None)
@@ -125,9 +125,9 @@ class RequestSender:
             return
         if answer.fault:
             reason = "its message is no longer valid" if answer.expired else answer.fault
-            log.warning("silo %d: its reply of round %d is given up: %s", late.silo, late.round, reason)
+            log.warning("silo %d: its reply of round %d is given up: %s", late.silo, late.round + 1, reason)
         else:
-            log.warning("silo %d: its reply of round %d came late and is dropped", late.silo, late.round)
+            log.warning("silo %d: its reply of round %d came late and is dropped", late.silo, late.round + 1)
         self._remove(answer.name)
 
     def _remove(self, name: str) -> None:

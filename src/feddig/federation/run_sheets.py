@@ -13,7 +13,9 @@ _AGREED = """
 (`sha256sum federation.toml`). {promise}
 
 {rounds} rounds of {algorithm}{mixed}. A silo that has not answered after {training:g} s of training, or {digest:g} s
-for its digest, counts as absent; so does one whose update is longer than {update:g} times the model.
+for its digest, counts as absent; so does one whose update is longer than {update:g} times the model. The first round
+waits for {start} of the {members} silos, and each round for {needed}; with fewer the federation pauses until they are
+back{alone}.
 """
 
 _MODERATOR = """# Run sheet of the moderator of {name}
@@ -192,4 +194,8 @@ def _agreed(contract: Contract) -> str:
         training=contract.training_deadline,
         digest=contract.digest_deadline,
         update=contract.longest_update,
+        members=len(contract.members),
+        start=contract.silos_to_start(len(contract.members)),
+        needed=contract.needed_silos(len(contract.members)),
+        alone=f", after {contract.rounds_alone} rounds without them" if contract.rounds_alone else "",
     )

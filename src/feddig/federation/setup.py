@@ -127,6 +127,9 @@ class Plan:
     new_release: bool = False
     update_limit: float = UPDATE_LIMIT
     digest_limit: float | None = None
+    min_silos: int | None = None
+    start_silos: int | None = None
+    rounds_alone: int | None = None
     keys: Path | None = None
     """Folder with the silos' own public keys, NAME.pub each; None: key pairs are made here."""
 
@@ -211,6 +214,9 @@ def _write(whole: FederationFolder, plan: Plan, rehearsal: Rehearsal | None) -> 
         address=plan.address,
         update_limit=plan.update_limit,
         digest_limit=plan.digest_limit,
+        min_silos=plan.min_silos,
+        start_silos=plan.start_silos,
+        rounds_alone=plan.rounds_alone or None,
     )
     authority = Authority.create(f"authority of {plan.name}"[:64], AUTHORITY_DAYS)
     whole.ca.mkdir(mode=0o700)

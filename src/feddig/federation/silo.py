@@ -163,13 +163,13 @@ class DeployedSilo:
         if not recipe.silos_train:
             raise SettingError(
                 f"{self.folder.contract}: silos do not train with {recipe.name}, but the moderator asks for it in "
-                f"round {request.round}"
+                f"round {request.round + 1}"
             )
         if request.wants_class_counts and recipe.collects_digests:
             # the digest's labels may be noisy, and exact counts would undo that
             raise SettingError(
                 f"{self.folder.contract}: with {recipe.name} class counts come from digests, but the moderator asks "
-                f"for exact ones in round {request.round}"
+                f"for exact ones in round {request.round + 1}"
             )
         made = self._answer_once(
             "update", request, lambda: _arrays_of(self.site.silo.train(request, self.site.worker))
@@ -208,7 +208,7 @@ class DeployedSilo:
         if request.round not in range(rounds):
             raise SettingError(
                 f"{self.folder.contract}: training.rounds is {rounds}, but the moderator asks for round "
-                f"{request.round}; rounds count from 0"
+                f"{request.round + 1}"
             )
         # a contract that may continue the same run has the same answers
         file = self.folder.answers / f"{self.contract.lasting_hash[:16]}-{kind}.safetensors"

@@ -75,7 +75,7 @@ class GridEngine:
             try:
                 digest = read_digest_of(content, silo)
             except WireError as error:
-                log.warning("silo %d, round %d: its digest is refused: %s", silo, round, error)
+                log.warning("silo %d, round %d: its digest is refused: %s", silo, round + 1, error)
                 continue
             self._digests.keep_digest(digest)
             kept[silo] = digest
@@ -129,7 +129,7 @@ def read_replies(
         try:
             reply = read_reply(content, request, limit)
         except WireError as error:
-            log.warning("silo %d, round %d: its reply is refused: %s", silo, request.round, error)
+            log.warning("silo %d, round %d: its reply is refused: %s", silo, request.round + 1, error)
             continue
         replies.append(replace(reply, update=reply.update.to(request.weights.device)))
     return replies

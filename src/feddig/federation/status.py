@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,13 +55,24 @@ class Status:
 
     @property
     def attendance(self) -> str:
-        """The names of the silos by their state, as a text."""
+        """The names of the silos by what they did in the last round; before the first, by where they are."""
         groups: dict[str, list[str]] = {}
         for silo in self.content["silos"]:
-            recalled = silo["state"] != "here" and silo["recalled"]
-            groups.setdefault("recalled" if recalled else silo["state"], []).append(silo["name"])
-        order = ("here", "recalled", "away", "never seen")
-        return "  ".join(f"{state}: {' '.join(groups[state])}" for state in order if state in groups)
+            did = next((did for did in ("replied", "recalled") if silo.get(did)), silo["state"])
+            # a silo may have come, or come back, since the last round
+            did = "away" if did == "here" and self.rounds_done and "replied" in silo else did
+            groups.setdefault(did, []).append(silo["name"])
+        order = ("here", "replied", "recalled", "away", "never seen")
+        return "  ".join(f"{did}: {', '.join(groups[did])}" for did in order if did in groups)
+
+    @property
+    def waits(self) -> str:
+        """For which silos the moderator waits, as a text; empty if it does not wait."""
+        missing = self.content.get("missing")
+        return f"{self.content['state']}, missing: {', '.join(missing)}" if missing else ""
+
+
+Show = Callable[[Status], None]
 
 
 def read_status(path: Path) -> Status | None:
@@ -82,23 +93,37 @@ def read_status(path: Path) -> Status | None:
 
 
 def moderator_runs(folder: ModeratorFolder, status: Status | None) -> bool:
-    """Return whether the moderator's app runs now."""
+    """Return whether the moderator's app runs now; before its first status, whether anything runs for it."""
     if status is None:
-        return bool(running(folder.path, APP))
+        return bool(running(folder.path))
     process = int(status.content["pid"])
     return process in running(folder.path) if Path("/proc").is_dir() else is_alive(process)
 
 
 def describe(status: Status) -> str:
     """Describe a status in one line."""
-    done = f"{status.rounds_done} of {status.rounds} rounds"
-    return f"{done}  {status.accuracy}  {status.attendance}"
+    done = f"round {status.rounds_done} of {status.rounds}" if status.rounds_done else "before round 1"
+    return "  ".join(part for part in (status.waits, done, status.accuracy, status.attendance) if part)
+
+
+def show_lines(say: Callable[[str], None]) -> Show:
+    """Return a function that says a line when a round is done, or the moderator begins to wait for silos."""
+    said: dict[bool, str] = {}
+
+    def show(status: Status) -> None:
+        # while it waits it also asks now and then, which is nothing new
+        line, waits = f"{status.content['federation']}: {describe(status)}", bool(status.waits)
+        if said.get(waits) != line:
+            say(line)
+        said[waits] = line
+
+    return show
 
 
 def tabulate(status: Status) -> Table:
     """Return a table of the silos."""
     table = Table()
-    for title in ("silo", "name", "state", "away since round", "digest", "recalled"):
+    for title in ("silo", "name", "state", "away since round", "digest", "last round"):
         table.add_column(title, overflow="fold")
     for silo in status.content["silos"]:
         since, digest = silo["away_since_round"], silo["digest"]
@@ -106,9 +131,10 @@ def tabulate(status: Status) -> Table:
             str(silo["silo"]),
             silo["name"],
             silo["state"],
-            "" if since is None else str(since),
+            # in the file rounds count from 0
+            "" if since is None else str(since + 1),
             "not held" if digest is None else digest[:12],
-            "yes" if silo["recalled"] else "",
+            next((did for did in ("replied", "recalled") if silo.get(did)), ""),
         )
     return table
 
@@ -120,6 +146,7 @@ class StatusFile:
         self._path, self._contract = path, contract
         self._rows: Sequence[Mapping[str, Any]] = ()
         self._state, self._here, self._held = "waiting", set[int](), dict[int, str]()
+        self._missing: Sequence[int] = ()
 
     def note(
         self,
@@ -128,9 +155,10 @@ class StatusFile:
         rows: Sequence[Mapping[str, Any]] | None = None,
         here: Collection[int] | None = None,
         digests: Mapping[int, Digest] | None = None,
+        missing: Sequence[int] = (),
     ) -> None:
-        """Write a new state, with what else has changed."""
-        self._state = state
+        """Write a new state, with the silos that it waits for and what else has changed."""
+        self._state, self._missing = state, missing
         if rows is not None:
             self._rows = rows
         if here is not None:
@@ -138,6 +166,10 @@ class StatusFile:
         if digests is not None:
             self._held = {silo: digest.hash for silo, digest in digests.items()}
         write_atomically(self._path, json.dumps(self._content(), indent=2) + "\n")
+
+    def describe(self) -> str:
+        """Describe the state in one line."""
+        return describe(Status(self._content()))
 
     def _content(self) -> dict[str, Any]:
         last = self._rows[-1] if self._rows else {}
@@ -151,6 +183,7 @@ class StatusFile:
             "promise": self._contract.experiment.say_promise(),
             "accuracy": last.get("accuracy"),
             "accuracy_of": last.get("accuracy_of"),
+            "missing": [self._contract.members[silo].name for silo in self._missing],
             "updated": datetime.now(UTC).isoformat(timespec="seconds"),
             "silos": [
                 {
@@ -158,6 +191,7 @@ class StatusFile:
                     "name": member.name,
                     **self._presence(silo),
                     "digest": self._held.get(silo),
+                    "replied": silo in last.get("present", ()),
                     "recalled": silo in last.get("recalled", ()),
                 }
                 for silo, member in enumerate(self._contract.members)

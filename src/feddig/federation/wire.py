@@ -316,9 +316,10 @@ def _facts(content: RecordDict) -> ConfigRecord:
 def _check_sender(content: RecordDict, silo: int, round: int) -> None:
     """Check that a reply states the silo whose key its node has, and this round."""
     facts = _facts(content)
-    for name, wanted in (("silo", silo), ("round", round)):
-        if _whole(facts, name) != wanted:
-            raise WireError(f"it is of {name} {facts[name]!r}, not {wanted}")
+    for name, wanted, first in (("silo", silo, 0), ("round", round, 1)):
+        found = _whole(facts, name)
+        if found != wanted:
+            raise WireError(f"it is of {name} {found + first}, not {wanted + first}")
 
 
 def _number(content: RecordDict, name: str) -> float:

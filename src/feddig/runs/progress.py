@@ -53,7 +53,7 @@ class ProgressLines:
     def start(self, experiment: Experiment, done: int, rounds: int, events: Sequence[str]) -> None:
         """Print what starts."""
         self._rounds, self._remaining, self._started = rounds, rounds - done, time.perf_counter()
-        self._print(f"{run_title(experiment)}: rounds {done} to {rounds - 1}")
+        self._print(f"{run_title(experiment)}: rounds {done + 1} to {rounds}")
         self._print(describe_events(events))
 
     def round(self, row: Mapping[str, Any]) -> None:
@@ -63,7 +63,7 @@ class ProgressLines:
         working = time.perf_counter() - self._started - self._preparing
         left = working / max(finished, 1) * (self._remaining - finished)
         self._print(
-            f"round {row['round']:>3} of {self._rounds}  accuracy {row['test_accuracy']:5.1f} %  "
+            f"round {row['round'] + 1:>3} of {self._rounds}  accuracy {row['test_accuracy']:5.1f} %  "
             f"{describe_silos(row)}{describe_preparation(row)}  {left:.0f} s left"
         )
 

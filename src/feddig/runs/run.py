@@ -137,7 +137,7 @@ def record_rounds(
                 folder.write_checkpoint(result.round + 1, moderator.state(), moderator.digests, inputs)
                 progress.round(row)
                 logs.round(row)
-                log.debug("round %d: %s", result.round, json.dumps(row))
+                log.debug("round %d: %s", result.round + 1, json.dumps(row))
         finally:
             progress.stop()
         if rounds.stop < experiment.training.rounds:

@@ -27,7 +27,7 @@ from feddig.federation.folders import ModeratorFolder
 from feddig.federation.processes.lock import party_lock
 from feddig.federation.processes.network import reaches
 from feddig.federation.processes.processes import end, party_environment, start, started_by_us, stop
-from feddig.federation.status import APP, read_status
+from feddig.federation.status import APP, Show, read_status
 
 START_SECONDS, STOP_SECONDS, POLL_SECONDS = 60.0, 3.0, 1.0
 MOST_FAILURES = 5
@@ -37,8 +37,8 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
 log = logging.getLogger("feddig")
 
 
-def run_moderator(folder: ModeratorFolder, stopping: Event) -> bool:
-    """Run the moderator until all rounds are done (True), or until the event is set (False)."""
+def run_moderator(folder: ModeratorFolder, stopping: Event, show: Show = lambda status: None) -> bool:
+    """Run the moderator until all rounds are done (True), or until the event is set (False); show each new status."""
     contract = check_folder(folder)
     check_flower(SUPERLINK, SERVER_APP)
     with party_lock(folder.path):
@@ -52,12 +52,14 @@ def run_moderator(folder: ModeratorFolder, stopping: Event) -> bool:
                 with connect(folder, contract) as control:
                     control.register(folder, contract)
                     control.stop_runs()
-                    _run_until_done(folder, link, control, stopping, failures)
+                    _run_until_done(folder, link, control, stopping, failures, show)
             except NoAnswerError as error:
                 stopping.wait(failures.add(str(error)))
             finally:
                 end(started_by_us(folder.path, APP), STOP_SECONDS)
                 stop(link, folder.path, STOP_SECONDS)
+        if (last := read_status(folder.status)) is not None:
+            show(last)
         return is_finished(folder)
 
 
@@ -145,12 +147,13 @@ def _run_until_done(
     control: Control,
     stopping: Event,
     failures: Failures,
+    show: Show,
 ) -> None:
     """Start runs on this SuperLink until the rounds are done, or the SuperLink has ended."""
     while not stopping.is_set():
         run = start_run(folder)
         log.info("run %d started", run)
-        reason = _await_end(folder, link, control, run, stopping)
+        reason = _await_end(folder, link, control, run, stopping, show)
         if stopping.is_set() or is_finished(folder):
             return
         if link.poll() is not None:
@@ -161,11 +164,18 @@ def _run_until_done(
 
 
 def _await_end(
-    folder: ModeratorFolder, link: subprocess.Popen[bytes], control: Control, run: int, stopping: Event
+    folder: ModeratorFolder,
+    link: subprocess.Popen[bytes],
+    control: Control,
+    run: int,
+    stopping: Event,
+    show: Show,
 ) -> str:
     """Wait for the end of a run, and say how it ended."""
     seen, waited = False, 0.0
     while not stopping.wait(POLL_SECONDS):
+        if (now := read_status(folder.status)) is not None:
+            show(now)
         if link.poll() is not None:
             return "the SuperLink ended"
         if started_by_us(folder.path, APP):

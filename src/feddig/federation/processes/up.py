@@ -3,7 +3,7 @@
 import logging
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,14 +20,12 @@ from feddig.federation.processes.lock import party_lock
 from feddig.federation.processes.moderator_process import is_finished
 from feddig.federation.processes.processes import end, party_environment, start, started_by_us, stop_programs
 from feddig.federation.silo_data import check_folder
-from feddig.federation.status import Status, describe, read_status
+from feddig.federation.status import Show, Status, read_status, show_lines
 
 MODERATOR = "moderator"
 POLL_SECONDS, STOP_SECONDS = 0.5, 25.0
 
 log = logging.getLogger("feddig")
-
-Show = Callable[[Status], None]
 
 
 @dataclass
@@ -155,21 +153,7 @@ def choose_display(console: Console, *, quiet: bool) -> Iterator[Show]:
         with _bar(console) as show:
             yield show
     else:
-        yield _lines(console)
-
-
-def _lines(console: Console) -> Show:
-    """Return a function that prints a line when a round is done, or a silo comes or goes."""
-    last = ""
-
-    def show(status: Status) -> None:
-        nonlocal last
-        line = f"{status.content['federation']}: {describe(status)}"
-        if line != last:
-            console.print(line, markup=False, highlight=False, soft_wrap=True)
-        last = line
-
-    return show
+        yield show_lines(lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
 
 
 @contextmanager
@@ -188,7 +172,7 @@ def _bar(console: Console) -> Iterator[Show]:
                 description=status.content["federation"],
                 completed=status.rounds_done,
                 total=status.rounds,
-                state=status.content["state"],
+                state=status.waits or status.content["state"],
                 accuracy=status.accuracy,
                 attendance=status.attendance,
             )

@@ -174,7 +174,7 @@ class Logs:
                 log.warning(
                     "%s: not logged from round %d on (%s); the results folder has every round, and logging is "
                     "tried again at the end",
-                    each.name, each.next_round, first_line(error),
+                    each.name, each.next_round + 1, first_line(error),
                 )  # fmt: skip
             self._failed.add(each.name)
 

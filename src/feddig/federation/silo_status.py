@@ -1,0 +1,79 @@
+"""What a silo knows about its federation: read from its own folder, without its data and without the moderator."""
+
+from pathlib import Path
+from typing import Any
+
+from feddig.digest.digest_file import read_digest
+from feddig.federation.contract import read_contract
+from feddig.federation.folders import SiloFolder
+from feddig.federation.processes.processes import running
+from feddig.federation.silo_data import SiloFile, read_silo_file
+from feddig.files import content_hash, read_tensors
+from feddig.privacy.ledger import Ledger
+from feddig.runs.release import ledger_of
+
+NODE = "feddig.federation.flower_1_41.node"
+
+
+def read_silo_status(folder: SiloFolder) -> dict[str, Any]:
+    """Return what a silo's folder says; `last_answered_round` counts from 0."""
+    contract, file = read_contract(folder.contract), read_silo_file(folder.silo_file)
+    digest = read_digest(folder.digest) if folder.digest.exists() else None
+    ledger = Ledger(_ledger(folder, file))
+    # the last entry says what all of them cost together, and spells infinity as JSON can hold it
+    last = next((entry.record for entry in reversed(ledger.entries())), None)
+    return {
+        "federation": contract.name,
+        "silo": file.silo,
+        "name": file.name,
+        "contract": contract.hash,
+        "moderator": contract.address,
+        "promise": contract.experiment.say_promise(),
+        "running": bool(running(folder.path, NODE)),
+        "digest": None if digest is None else digest.hash,
+        "digest_bytes": None if digest is None else digest.size,
+        "rounds": contract.experiment.training.rounds,
+        "last_answered_round": _last_answered(folder, contract.lasting_hash),
+        "ledger": str(ledger.path) if last else None,
+        "spent_epsilon": last["composed_epsilon"] if last else None,
+        "spent_delta": last["composed_delta"] if last else None,
+    }
+
+
+def _ledger(folder: SiloFolder, file: SiloFile) -> Path:
+    if file.rehearsal:
+        return folder.ledger
+    # found by the data's place: to find it by the content, all data would have to be read
+    return ledger_of(file.data, file.ledger, content_hash(str(file.data.resolve()).encode()))
+
+
+def _last_answered(folder: SiloFolder, contract: str) -> int | None:
+    """Return the last round in which this silo trained or evaluated under this contract."""
+    files = folder.answers.glob(f"{contract[:16]}-*.safetensors")
+    return max((int(read_tensors(file, "answer")[1]["round"]) for file in files), default=None)
+
+
+def describe_silo(status: dict[str, Any]) -> list[str]:
+    """Describe a silo's status in lines; rounds count from 1."""
+    digest, last = status["digest"], status["last_answered_round"]
+    answered = "none" if last is None else f"round {last + 1}"
+    node = (
+        "its node runs"
+        if status["running"]
+        else "its node does not run; start it with `feddig federation silo`"
+    )
+    return [
+        f"{status['federation']}: silo {status['silo']}, {status['name']}; {node}",
+        status["promise"],
+        f"contract: {status['contract']}, moderator at {status['moderator']}",
+        f"digest: {digest[:12]}, {status['digest_bytes']:,} bytes" if digest else "digest: not made yet",
+        f"last answered: {answered} of {status['rounds']} rounds",
+        _describe_ledger(status),
+    ]
+
+
+def _describe_ledger(status: dict[str, Any]) -> str:
+    if status["ledger"] is None:
+        return "ledger: no release is noted yet"
+    spent = f"epsilon {status['spent_epsilon']} and delta {status['spent_delta']}"
+    return f"ledger: {status['ledger']}, a record was charged {spent} so far"
