@@ -4,9 +4,11 @@
 
 Real processes on this machine: a moderator and silos, FedDig on a part of the bundled images. Every three rounds on
 average a silo is killed, stopped, hung, restarted or made to lie, at most two at once; the moderator's app, the
-SuperLink and the whole federation are killed with -9 in between. What is drawn follows from --seed; what happens also
-depends on how fast the machine is. In the end all rounds must be done and nothing lost, and the same rounds in one
-process, with those silos away that really were, must come to the same accuracy. Writes OUT and a picture beside it.
+SuperLink and the whole federation are killed with -9 in between. Twice all silos fall silent at once, and once the
+SuperLink does, as if a network was cut: their processes are stopped for a while. What is drawn follows from --seed;
+what happens also depends on how fast the machine is. In the end all rounds must be done, each with enough silos, and
+nothing lost, and the same rounds in one process, with those silos away that really were, must come to the same
+accuracy. Writes OUT and a picture beside it.
 """
 
 import argparse
@@ -42,6 +44,7 @@ from rehearsed_federation import (
 from feddig.core.absence import read_absence
 from feddig.digest.digest_file import read_digest
 from feddig.errors import FedDigError
+from feddig.federation.contract import read_contract
 from feddig.federation.processes.processes import running
 from feddig.files import write_atomically
 from feddig.privacy.ledger import Ledger
@@ -52,10 +55,14 @@ KINDS = ("kill", "stop", "hang", "restart", "bad reply")
 LIES = ("nan", "too short", "too large", "no steps", "another round", "another silo", "exception")
 """What lying_silo/ lets a silo reply."""
 KILLS = ("app in training", "app in the joint update", "SuperLink", "everything")
+SILOS, NETWORK = "all silos", "SuperLink"
+OUTAGES = (SILOS, NETWORK, SILOS)
 MOST_DOWN, LAST_ROUNDS, POINTS = 2, 10, 2.0
 MOST_UNEXPLAINED = 2
 """Rounds in a row: what a kill of the moderator may cost a silo that was in the middle of something."""
 POLL_SECONDS, SCAN_SECONDS, STUCK_SECONDS, LONGEST_DELAY = 0.05, 0.5, 600.0, 5.0
+LONGEST_FAULT = 20.0
+"""Seconds for each round that a fault lasts."""
 MARKS = {"kill": "x", "stop": "s", "hang": "d", "restart": "^", "bad reply": "*"}
 
 Check = tuple[str, bool, str]
@@ -80,6 +87,7 @@ class Fault:
     ended: int | None = None
     back: int | None = None
     """The first round after it that counted the silo's reply."""
+    since: float = 0.0
     processes: set[int] = field(default_factory=set)
 
     @property
@@ -99,8 +107,28 @@ class Kill:
     """Until the next round was finished, that round included."""
 
 
-def draw_plan(rounds: int, silos: int, seed: int) -> tuple[list[Fault], list[Kill]]:
-    """Draw what will be done when: a fault every three rounds, all kinds alike, and a kill in each quarter."""
+@dataclass
+class Outage:
+    """A time in which all silos, or the SuperLink, answer nobody."""
+
+    round: int
+    what: str
+    seconds: float
+    played: int | None = None
+    ended: int | None = None
+    began: float = 0.0
+    processes: set[int] = field(default_factory=set)
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it has begun and not ended."""
+        return self.played is not None and self.ended is None
+
+
+def draw_plan(
+    rounds: int, silos: int, seed: int, outage_seconds: float
+) -> tuple[list[Fault], list[Kill], list[Outage]]:
+    """Draw what will be done when: a fault every three rounds, all kinds alike, a kill in each quarter, the outages."""
     stream = np.random.default_rng(seed)
     number, first, last = max(1, rounds // 3), 1, max(2, rounds - 4)
     whens = [int(np.clip(3 * place + stream.integers(3), first, last)) for place in range(number)]
@@ -122,14 +150,21 @@ def draw_plan(rounds: int, silos: int, seed: int) -> tuple[list[Fault], list[Kil
         Kill(int(stream.choice(quarter)) if len(quarter) else last, str(what))
         for quarter, what in zip(quarters, stream.permutation(KILLS), strict=True)
     ]
-    return faults, kills
+    thirds = np.array_split(np.arange(first, last), len(OUTAGES))
+    outages = [
+        Outage(int(stream.choice(third)) if len(third) else last, what, outage_seconds)
+        for third, what in zip(thirds, OUTAGES, strict=True)
+    ]
+    return faults, kills, outages
 
 
 class Chaos:
     """Plays the faults and watches what becomes of the federation."""
 
-    def __init__(self, federation: RehearsedFederation, faults: list[Fault], kills: list[Kill]) -> None:
-        self._federation, self.faults, self.kills = federation, faults, kills
+    def __init__(
+        self, federation: RehearsedFederation, faults: list[Fault], kills: list[Kill], outages: list[Outage]
+    ) -> None:
+        self._federation, self.faults, self.kills, self.outages = federation, faults, kills, outages
         self.digests: dict[int, str] = {}
         """The digests' hashes as they were when they first lay there."""
         self.most_down, self.load = 0, LoadWatch()
@@ -147,8 +182,11 @@ class Chaos:
             if time.monotonic() - looked > SCAN_SECONDS:
                 looked = time.monotonic()
                 self.load.sample()
-                self._end_faults()
-                self._play_due()
+                self._end_outages()
+                if not any(outage.lasts for outage in self.outages):
+                    self._end_faults()
+                    self._play_due()
+                    self._begin_outage()
             if self._has_ended():
                 self._look()
                 return
@@ -220,7 +258,7 @@ class Chaos:
             send(supervisors, signal.SIGTERM)
         else:
             write_atomically(folder.path / "lie", fault.lie)
-        fault.played = self._rounds
+        fault.played, fault.since = self._rounds, time.monotonic()
         tell(f"round {self._rounds}: silo {silo}: {fault.kind} {fault.lie}")
         return True
 
@@ -239,16 +277,44 @@ class Chaos:
                 continue
             # the round in which a lie began may have been answered before
             lasts = fault.lasts + bool(fault.lie)
-            if not all_of_them and self._rounds < fault.played + lasts:
+            # with two silos down no round is done, so the clock counts too
+            over = time.monotonic() - fault.since > LONGEST_FAULT * lasts
+            if not all_of_them and not over and self._rounds < fault.played + lasts:
                 continue
             if fault.lie:
-                (folder.path / "lie").unlink()
+                (folder.path / "lie").unlink(missing_ok=True)
             send(fault.processes, signal.SIGCONT)
             fault.ended = self._rounds
             tell(f"round {self._rounds}: silo {fault.silo}: {fault.kind} ends")
 
+    def _begin_outage(self) -> None:
+        """Begin the next outage that is due, while the moderator has not just been killed."""
+        due = [one for one in self.outages if one.played is None and one.round <= self._rounds]
+        if not due or any(kill.seconds is not None and kill.seconds < 0 for kill in self.kills):
+            return
+        outage = due[0]
+        if outage.what == SILOS:
+            stopped = {process for fault in self.faults if fault.ended is None for process in fault.processes}
+            outage.processes = {
+                process for folder in self._federation.silos for process in running(folder.path)
+            } - stopped
+        else:
+            outage.processes = set(running(self._federation.folder.moderator.path, LINK))
+        send(outage.processes, signal.SIGSTOP)
+        outage.played, outage.began = self._rounds, time.monotonic()
+        tell(f"round {self._rounds}: {outage.what} fall silent for {outage.seconds:g} s")
+
+    def _end_outages(self) -> None:
+        for outage in self.outages:
+            if outage.lasts and time.monotonic() - outage.began >= outage.seconds:
+                send(outage.processes, signal.SIGCONT)
+                outage.ended = self._rounds
+                tell(f"round {self._rounds}: {outage.what} answer again")
+
     def _kill_due(self) -> None:
         """Kill the moderator when it is at what it is to be killed in."""
+        if any(outage.lasts for outage in self.outages):
+            return
         for kill in self.kills:
             if kill.played is not None or kill.round > self._rounds:
                 continue
@@ -300,6 +366,9 @@ def check(chaos: Chaos, federation: RehearsedFederation, rounds: int) -> list[Ch
     killed = sum(kill.played is not None for kill in chaos.kills)
     played = sum(fault.played is not None for fault in chaos.faults)
     unexplained = longest_unexplained(rows, fault_rows(chaos, rows), len(silos))
+    enough = read_contract(federation.folder.contract).needed_silos(len(silos))
+    few = sum(len(row["present"]) < enough for row in rows)
+    silent = [(one.ended or 0) - (one.played or 0) for one in chaos.outages]
     whole = checkpoint is not None and all(
         bool(torch.isfinite(one).all()) for one in checkpoint.state.values()
     )
@@ -307,6 +376,10 @@ def check(chaos: Chaos, federation: RehearsedFederation, rounds: int) -> list[Ch
         ("every round once", [row["round"] for row in rows] == list(range(rounds)), f"{len(rows)} of {rounds}"),
         ("every fault played", played == len(chaos.faults), f"{played} of {len(chaos.faults)}"),
         ("moderator killed", killed >= 3, f"{killed} times"),
+        ("it waits in an outage", all(one.ended for one in chaos.outages) and max(silent) <= 1,
+         f"{silent} rounds done in outages of {[one.seconds for one in chaos.outages]} s"),
+        # in the round in which a moderator resumes, a silo that refuses the request counts as here
+        (f"at least {enough} silos in a round", few <= killed, f"fewer in {few} of {len(rows)}"),
         ("at most two silos down", chaos.most_down <= MOST_DOWN, f"{chaos.most_down}"),
         ("nobody stays away without a fault", unexplained <= MOST_UNEXPLAINED,
          f"at most {unexplained} rounds in a row"),
@@ -343,8 +416,8 @@ def read_starts(log: str) -> list[tuple[int, int]]:
             starts.append((0, done))
         elif found := re.search(r" INFO resumed after (\d+) rounds$", line):
             starts[-1] = (int(found[1]), done)
-        elif found := re.search(r" INFO round (\d+): \{", line):
-            done = int(found[1]) + 1
+        elif found := re.search(r" INFO round (\d+) of \d+  accuracy", line):
+            done = int(found[1])
     return starts
 
 
@@ -358,7 +431,9 @@ def fault_rows(chaos: Chaos, rows: Sequence[Mapping[str, Any]]) -> list[dict[str
     """Tell of each fault what it did."""
     found = []
     for fault in sorted(chaos.faults, key=lambda one: (one.played is None, one.played)):
-        facts = {key: value for key, value in asdict(fault).items() if key not in ("processes", "order")}
+        facts = {
+            key: value for key, value in asdict(fault).items() if key not in ("processes", "order", "since")
+        }
         stretch = rows[fault.played or 0 : fault.back if fault.back is not None else len(rows)]
         missed = [row["round"] for row in stretch if fault.silo not in row["present"]]
         recalled = [row["round"] for row in stretch if fault.silo in row["recalled"]]
@@ -390,6 +465,12 @@ def draw(result: Mapping[str, Any]) -> bytes:
         curves.text(
             kill["played"], 0.02, kill["what"], transform=curves.get_xaxis_transform(), rotation=90, fontsize=7,
             ha="right", va="bottom", color=COLOURS[5],
+        )  # fmt: skip
+    for outage in (one for one in result["outages"] if one["played"] is not None):
+        curves.axvline(outage["played"], color=COLOURS[2], linewidth=1)
+        curves.text(
+            outage["played"], 0.02, f"{outage['what']} silent", transform=curves.get_xaxis_transform(), rotation=90,
+            fontsize=7, ha="right", va="bottom", color=COLOURS[2],
         )  # fmt: skip
     for silo, here in enumerate(result["availability"]):
         for round, present in enumerate(here):
@@ -423,6 +504,11 @@ def show(result: Mapping[str, Any]) -> None:
     for kill in result["kills"]:
         seconds = "-" if kill["seconds"] is None else f"{kill['seconds']:.0f} s until the next round was done"
         print(f"{kill['played']!s:>5}  kill -9: {kill['what']}, {seconds}")
+    for outage in result["outages"]:
+        rounds = (outage["ended"] or 0) - (outage["played"] or 0)
+        print(
+            f"{outage['played']!s:>5}  {outage['what']} silent for {outage['seconds']:g} s, {rounds} rounds done in it"
+        )
     for name, holds, said in result["checks"]:
         print(f"{'holds' if holds else 'FAILS'}  {name}: {said}")
     print(
@@ -462,6 +548,10 @@ def conclude(
         "median_seconds": median(row["seconds"] for row in rows),
         "faults": fault_rows(chaos, rows),
         "kills": [asdict(kill) for kill in chaos.kills],
+        "outages": [
+            {"what": one.what, "seconds": one.seconds, "played": one.played, "ended": one.ended}
+            for one in chaos.outages
+        ],
         "said": count_warnings(federation.log()),
         "rounds_by_silos_away": dict(sorted(Counter((~present).sum(axis=0).tolist()).items())),
         "checks": checks,
@@ -484,7 +574,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--silos", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--images", type=int, default=800, help="training images in all")
+    parser.add_argument("--images", type=int, default=2400, help="training images in all")
+    parser.add_argument(
+        "--epochs", type=int, default=5, help="of training in a round, which makes rounds longer"
+    )
+    parser.add_argument("--outage", type=float, default=45.0, help="seconds of an outage")
     parser.add_argument(
         "--deadline", type=float, default=30.0, help="seconds; a hang costs a round this long"
     )
@@ -493,10 +587,14 @@ def main() -> None:
     options = parser.parse_args()
     logging.getLogger("feddig").setLevel(logging.WARNING)
     experiment = small_experiment(
-        silos=options.silos, rounds=options.rounds, limit=options.images, seed=options.seed
+        silos=options.silos,
+        rounds=options.rounds,
+        limit=options.images,
+        seed=options.seed,
+        epochs=options.epochs,
     )
     federation = RehearsedFederation.make(options.work / "federation", experiment, deadline=options.deadline)
-    chaos = Chaos(federation, *draw_plan(options.rounds, options.silos, options.seed))
+    chaos = Chaos(federation, *draw_plan(options.rounds, options.silos, options.seed, options.outage))
     began = time.monotonic()
     with federation:
         chaos.play()
@@ -505,6 +603,7 @@ def main() -> None:
         "silos": options.silos,
         "seed": options.seed,
         "images": options.images,
+        "epochs": options.epochs,
         "deadline": options.deadline,
         "seconds": time.monotonic() - began,
     }

@@ -1,9 +1,11 @@
 """Measure the time of a round in a real federation and in one process, on this machine.
 
     python benchmarks/federation_overhead.py --out benchmarks/results/federation_overhead.json
+    python benchmarks/federation_overhead.py --validation --out benchmarks/results/federation_overhead_validation.json
+    python benchmarks/federation_overhead.py --silos 32 --images 0 --out benchmarks/results/federation_load.json
 
 No silo is absent and nothing fails. One process is measured before and after, so that a change of the machine's load
-shows.
+shows. With --validation the moderator has no test images, and asks silos for their accuracy by a second message.
 """
 
 import argparse
@@ -15,10 +17,18 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rehearsed_federation import LoadWatch, RehearsedFederation, small_experiment
+from rehearsed_federation import (
+    APP,
+    LINK,
+    LoadWatch,
+    RehearsedFederation,
+    peak_memory,
+    small_experiment,
+)
 
 from feddig.errors import FedDigError
 from feddig.experiment.experiment import Experiment
+from feddig.federation.processes.processes import running
 from feddig.files import write_atomically
 from feddig.runs.run import run
 
@@ -31,9 +41,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--silos", type=int, default=4)
     parser.add_argument("--images", type=int, default=800, help="training images in all; 0: all there are")
+    parser.add_argument("--validation", action="store_true", help="accuracy by a second message to the silos")
     parser.add_argument("--work", type=Path, default=Path("results/federation-overhead"))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -42,9 +53,14 @@ def main() -> None:
     load = LoadWatch()
     before = in_one_process(experiment, options.work / "before", load)
     federation = RehearsedFederation.make(options.work / "federation", experiment, deadline=300.0)
+    if options.validation:
+        federation.folder.moderator.test_set.unlink()
     with federation:
-        first = finish(federation, load)
-    deployed = medians(federation.rows())
+        first, memory = finish(federation, load)
+    rows = federation.rows()
+    everybody = [*range(options.silos)]
+    complete = sum(row["present"] == everybody for row in rows)
+    deployed = medians(rows)
     after = in_one_process(experiment, options.work / "after", load)
     result = {
         "format_version": 1,
@@ -52,11 +68,14 @@ def main() -> None:
         "rounds": options.rounds,
         "silos": options.silos,
         "images": options.images,
+        "validation": options.validation,
+        "rounds_with_all_silos": complete,
         "load": load.summary(),
         "one_process": before,
         "federation": deployed,
         "one_process_again": after,
         "seconds_to_first_round": first,
+        "peak_memory": memory,
     }
     show(result)
     if options.out:
@@ -71,20 +90,30 @@ def in_one_process(experiment: Experiment, out: Path, load: LoadWatch) -> dict[s
     return medians([json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()])
 
 
-def finish(federation: RehearsedFederation, load: LoadWatch) -> float:
-    """Run the federation to its end; return the seconds until its first round was done."""
+def finish(federation: RehearsedFederation, load: LoadWatch) -> tuple[float, dict[str, dict[str, int]]]:
+    """Run the federation to its end; return the seconds until its first round was done, and the moderator's memory.
+
+    Memory is the peak of the app and of the SuperLink, after the first round and at the end, in bytes.
+    """
     began, first = time.monotonic(), 0.0
+    memory: dict[str, dict[str, int]] = {}
     federation.up()
     process = federation.process
     assert process is not None
     while process.poll() is None:
         load.sample()
         time.sleep(POLL_SECONDS)
-        if not first and federation.rows():
+        rows = federation.rows()
+        if not first and rows:
             first = time.monotonic() - began
+        for name, program in (("app", APP), ("SuperLink", LINK)):
+            peak = peak_memory(running(federation.folder.moderator.path, program))
+            if rows and peak:
+                found = memory.setdefault(name, {"first": peak})
+                found["last"] = max(peak, found.get("last", 0))
     if process.returncode:
         raise FedDigError(f"`federation up` ended with {process.returncode}; see up.log")
-    return first
+    return first, memory
 
 
 def medians(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
@@ -98,6 +127,10 @@ def show(result: Mapping[str, Any]) -> None:
     for name in ("one_process", "federation", "one_process_again"):
         print(f"{name.replace('_', ' '):<26}" + "".join(f"{result[name][part]:>8.2f}" for part in PARTS))
     print(f"from the start to the end of the first round: {result['seconds_to_first_round']:.1f} s")
+    print(f"rounds with all silos: {result['rounds_with_all_silos']} of {result['rounds']}")
+    for name, peaks in result["peak_memory"].items():
+        first, last = (peaks[when] / 2**20 for when in ("first", "last"))
+        print(f"peak memory of the {name}: {first:.0f} MiB after the first round, {last:.0f} MiB at the end")
     print(f"load {result['load']}")
 
 

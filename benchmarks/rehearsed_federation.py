@@ -44,15 +44,15 @@ SUPERVISOR = "federation\0silo"
 STOP_SECONDS = 40.0
 
 
-def small_experiment(*, silos: int, rounds: int, limit: int, seed: int) -> Experiment:
-    """Give FedDig on few enough images that a round's training takes about a second."""
+def small_experiment(*, silos: int, rounds: int, limit: int, seed: int, epochs: int = 1) -> Experiment:
+    """Give FedDig on few images and a small classifier."""
     return experiment_from_table(
         {
             "seed": seed,
-            "data": {"name": DATA, "limit": limit, "silos": silos},
+            "data": {"name": DATA, "limit": limit, "silos": silos, "min_samples": 16},
             "absence": {"scenario": "none"},
             "model": {"classifier": CLASSIFIER},
-            "training": {"rounds": rounds, "batch": 32, "lr": 0.01, "threads": 1},
+            "training": {"rounds": rounds, "batch": 32, "lr": 0.01, "threads": 1, "local_epochs": epochs},
         }
     )
 
@@ -76,7 +76,6 @@ class RehearsedFederation:
             sys.executable, "-m", "feddig", "federation", "init", path, "--silos", experiment.data.silos,
             "--experiment", file, "--rehearse", experiment.data.name, "--port", free_port(),
             "--training-deadline", deadline, "--digest-deadline", deadline,
-            "--min-silos", 1, "--rounds-alone", experiment.training.rounds,
         ]  # fmt: skip
         subprocess.run([str(part) for part in command], check=True, stdout=subprocess.DEVNULL)
         return cls(path, experiment)
@@ -170,6 +169,18 @@ def send(processes: Iterable[int], number: int) -> None:
             os.kill(process, number)
         except ProcessLookupError:
             continue
+
+
+def peak_memory(processes: Iterable[int]) -> int:
+    """Return the largest peak memory (VmHWM) of these processes so far, in bytes; 0 if all have ended."""
+    peaks = [0]
+    for process in processes:
+        try:
+            lines = Path("/proc", str(process), "status").read_text().splitlines()
+        except OSError:
+            continue
+        peaks += [1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
+    return max(peaks)
 
 
 class LoadWatch:
