@@ -404,7 +404,7 @@ def test_outside_a_terminal_each_round_is_a_plain_line(give: Give, tiny: Path) -
         "here: nobody  recalled: 0 1 2",
     ]
     assert len(rounds) == 4
-    for number, (line, attendance) in enumerate(zip(rounds, here, strict=True)):
+    for number, (line, attendance) in enumerate(zip(rounds, here, strict=True), 1):
         shape = rf"round   {number} of 4  accuracy [ \d]{{3}}\.\d %  {attendance}  \d+ s left"
         assert re.fullmatch(shape, line), line
     assert "\x1b" not in said.err + said.out

@@ -449,7 +449,7 @@ def test_a_silo_corrects_with_the_state_it_was_sent() -> None:
 
 def test_a_silo_that_diverges_says_who_and_when() -> None:
     request = Request(2, 7, torch.full((260,), float("inf")), {})
-    with pytest.raises(DivergenceError, match=r"^silo 2, round 7: "):
+    with pytest.raises(DivergenceError, match=r"^silo 2, round 8: "):
         silo_with(raw_samples()).train(request, worker())
 
 

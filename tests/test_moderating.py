@@ -446,9 +446,13 @@ def test_a_new_release_survives_a_kill_before_the_next_checkpoint(make: Make) ->
 def test_the_expert_learns_a_new_release_that_came_before_a_kill(make: Make) -> None:
     folder = make(terms={"new_release": True}, algorithm={"name": "feddig-plus"})
     moderate(folder, LocalGrid(folder, 3), until=2)
-    for held in (folder.moderator.run / "digests" / "silo-1.safetensors", folder.silo("silo-1").digest):
-        digest = read_digest(held)
-        write_digest(held, replace(digest, labels=digest.labels.roll(1, 1)))
+    silo = folder.silo("silo-1")
+    first = read_digest(silo.digest)
+    second = replace(first, labels=first.labels.roll(1, 1))
+    # a silo sends only what its ledger has noted
+    Ledger(silo.ledger).release(second.hash, second.promise, "the moderator of test")
+    for held in (folder.moderator.run / "digests" / "silo-1.safetensors", silo.digest):
+        write_digest(held, second)
     moderate(folder, LocalGrid(folder, 3))
     learned = [row["losses"]["joint"] is not None for row in rows(folder.moderator.run)]
     assert learned == [True, False, True, False]
