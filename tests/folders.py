@@ -1,6 +1,7 @@
-"""Read results folders, compare two runs of the same seed, and start feddig in a process."""
+"""Read results folders, compare two runs of the same seed, and run feddig in this process or in another one."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -9,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from safetensors import safe_open
+
+from feddig.cli import main
 
 REPEATS = (
     "experiment.toml", "partition.csv", "availability.csv", "model.safetensors", "guidance.safetensors",
@@ -30,7 +34,7 @@ def rows_without_times(folder: Path) -> list[dict[str, Any]]:
 
 
 def contents(folder: Path) -> dict[str, object]:
-    """Return what must be equal in runs of the same seed: bytes of files, and metrics without times."""
+    """Return what runs of the same seed have in common: bytes of files, and metrics without times."""
     files = [folder / name for name in REPEATS] + sorted((folder / "digests").glob("*.safetensors"))
     found: dict[str, object] = {
         str(path.relative_to(folder)): path.read_bytes() for path in files if path.exists()
@@ -62,6 +66,24 @@ def header(path: Path) -> dict[str, str]:
     """Read the facts of a FedDig tensor file."""
     with safe_open(path, framework="numpy") as opened:
         return dict(json.loads(opened.metadata()["feddig"]))
+
+
+def run_feddig(*words: object) -> int:
+    """Run a command in this process, which is faster than starting one, and return its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    logging.getLogger("feddig").handlers.clear()  # they write to this test's standard error
+    return int(ended.value.code or 0)
+
+
+def error_line(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """Run a command that must fail with exit code 2 and print one line; return the line."""
+    assert run_feddig(*words) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith("feddig: error: ")
+    return line
 
 
 def start_feddig(arguments: Sequence[object], **options: Any) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""Small files with the structure of the publishers' own, and checks that tests of data sets share."""
+"""Write small files in the formats of the public data sets, and share checks between tests of data sets."""
 
 import gzip
 import struct
@@ -15,7 +15,7 @@ SIZES = {"train": 10, "test": 4}
 
 
 def write_all(folder: Path, sizes: Mapping[str, int]) -> Path:
-    """Write all public sets: the files of Fashion-MNIST into this folder, those of each other set into a subfolder."""
+    """Write all public sets: Fashion-MNIST into this folder, each other set into a subfolder."""
     for name in PUBLISHED:
         write(folder if name == "fashion-mnist" else folder / name, name, sizes=sizes)
     return folder
@@ -85,7 +85,7 @@ def records(part: str, classes: int, coarse: bool, sizes: Mapping[str, int] = SI
 
 
 def is_mapped(array: object) -> bool:
-    """Tell whether the values of an array lie in a memory-mapped file."""
+    """Return whether the values of an array are in a memory-mapped file."""
     while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
         array = array.base
     return isinstance(array, np.memmap)

@@ -1,4 +1,4 @@
-"""Write results folders by hand, in which every number is known."""
+"""Write results folders in which every number is known."""
 
 import json
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def write_folder(
     finished: bool = True,
     measures: dict[str, float | None] | None = None,
 ) -> Path:
-    """Write a run; `present` has a string of 0 and 1 for each silo. FedDig recalls all silos that are away."""
+    """Write a run; `present` has a string of 0 and 1 for each silo. FedDig recalls all absent silos."""
     folder.mkdir(parents=True)
     silos, rounds = len(present), len(accuracies)
     (folder / "experiment.toml").write_text(

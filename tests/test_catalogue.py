@@ -1,4 +1,4 @@
-"""The four public data sets: reading and finding their files, and telling them from other files."""
+"""The four public data sets: reading and finding their files, and recognising other files."""
 
 import gzip
 import hashlib
@@ -187,7 +187,7 @@ def test_colour_images_are_not_emnist(tmp_path: Path) -> None:
 
 
 class Trap:
-    """Ends the process when it is unpickled."""
+    """An object that ends the process when it is unpickled."""
 
     def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
         return exec, ("raise SystemExit('a pickle was opened')",)
@@ -212,7 +212,7 @@ def test_a_binary_set_next_to_a_pickled_one_is_read(tmp_path: Path) -> None:
     assert len(load_dataset("cifar10", data_dir=tmp_path).train) == 10
 
 
-# --- where they are looked for
+# --- where sets are searched
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -302,7 +302,7 @@ def test_the_cache_is_in_the_platforms_folder(
 
 
 def declare_official(monkeypatch: pytest.MonkeyPatch, name: str, *, of_gzip: bool = False) -> None:
-    """Declare the small files of these tests to be the publisher's."""
+    """Declare the small files of these tests as the publisher's files."""
 
     def fingerprint(file: str) -> str:
         content = contents(name)[file]

@@ -1,4 +1,4 @@
-"""Real processes that want the same party's lock: one holds it at a time, and only left-over processes are ended."""
+"""Real processes that request the same party's lock: one holds it at a time, and only left-over processes are ended."""
 
 import os
 import signal
@@ -68,7 +68,7 @@ time.sleep(600)
 def wait_for(what: Callable[[], object], seconds: float = 20) -> None:
     until = time.monotonic() + seconds
     while not what():
-        assert time.monotonic() < until, "waited in vain"
+        assert time.monotonic() < until, "timed out"
         time.sleep(0.05)
 
 
@@ -128,13 +128,13 @@ def test_a_process_that_stops_does_not_end_its_successor(party: Path) -> None:
     wait_for(holds(party, "first"))
     child = running(party, "child-of-first")
     second = work(party, "second")
-    time.sleep(1.5)  # it waits for the lock by now
+    time.sleep(1.5)  # by now it waits for the lock
     assert not holds(party, "second")()
     first.terminate()
     assert first.wait(20) == 0
     wait_for(holds(party, "second"))
     assert second.poll() is None
-    assert not any(map(is_alive, child)), "what the first one started is gone"
+    assert not any(map(is_alive, child)), "the child of the first process has ended"
     assert len(running(party, "child-of-second")) == 1
     second.terminate()
     assert second.wait(20) == 0
@@ -203,13 +203,13 @@ def test_a_paused_holder_that_was_started_by_hand_is_left_alone_and_named(
         os.kill(worker.pid, signal.SIGSTOP)
         wait_for(lambda: is_paused(worker.pid))
         with (
-            pytest.raises(FedDigError, match=f"process {worker.pid} is at work here but paused") as said,
+            pytest.raises(FedDigError, match=f"process {worker.pid} is at work here but paused") as caught,
             party_lock(party),
         ):
             pass
-        assert f"kill -CONT {worker.pid}" in str(said.value)
+        assert f"kill -CONT {worker.pid}" in str(caught.value)
         assert worker.poll() is None
-        assert running(party, "child-of-worker"), "and so is what it started"
+        assert running(party, "child-of-worker"), "its child has ended too"
         os.kill(worker.pid, signal.SIGCONT)
         with (
             pytest.raises(

@@ -41,7 +41,7 @@ def weights_of(network: nn.Module) -> Tensor:
 def test_the_size_matched_classifier_is_as_large_as_the_papers(
     code: tuple[int, ...] | None, count: int, megabytes: str
 ) -> None:
-    """62 classes of grey 32x32 images; the paper gives 4.77 MB without F_D and 5.77 MB with it."""
+    """For 62 classes of grey 32x32 images the paper states 4.77 MB without F_D and 5.77 MB with it."""
     network = build_classifier("size-matched", GREY, 62, code)
     assert parameters(network) == count
     assert f"{count * 4 / 1e6:.2f}" == megabytes
@@ -106,7 +106,7 @@ def test_deconvolution_needs_a_code_in_three_dimensions() -> None:
         build_guidance("deconvolution", (10,), GREY)
 
 
-# --- do the networks fit together?
+# --- whether the networks fit together
 
 
 def check(classifier: nn.Module, guidance: nn.Module | None = None, **shapes: object) -> None:
@@ -217,7 +217,7 @@ def test_running_averages_are_refused_with_a_remedy() -> None:
 def test_the_remedies_help(norm: nn.Module) -> None:
     network = with_norm(norm)
     check(network, feature_shape=None)
-    assert not dict(network.named_buffers())  # nothing is left that training could change unseen
+    assert not dict(network.named_buffers())  # no buffer is left that training could change
 
 
 def test_a_guidance_producer_with_running_averages_is_refused_too() -> None:
@@ -264,7 +264,7 @@ def broken(*arguments):
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Write the module above under a new name, and return the name."""
+    """Write the module above under a new name and return the name."""
     name = f"own_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
@@ -341,7 +341,7 @@ def test_a_users_raw_extractor_replaces_f_r(
     assert isinstance(used, nn.Sequential)
     assert used is not mine
     assert torch.equal(weights_of(used), weights_of(mine))
-    # 3 x 4 x 4 numbers of mine and 32 of F_D go into the head
+    # the head takes 3 x 4 x 4 numbers of this extractor and 32 of F_D
     assert simulation.network.module.head[0].in_features == 3 * 4 * 4 + 32
 
 
@@ -458,7 +458,7 @@ def test_the_seed_alone_decides_the_initial_weights(
     tiny_experiment: Callable[..., Experiment], tiny_dataset: Dataset
 ) -> None:
     def build(**sections: object) -> tuple[Tensor, Tensor]:
-        torch.rand(7)  # earlier draws must not matter
+        torch.rand(7)  # draws before must not matter
         moderator = build_simulation(
             tiny_experiment(**sections), device="cpu", dataset=tiny_dataset  # type: ignore[arg-type]
         ).moderator  # fmt: skip

@@ -1,4 +1,4 @@
-"""The report page as text: what it shows of known runs, damaged runs and names that are markup."""
+"""The report page as text: known runs, damaged runs, and names that contain markup."""
 
 import json
 import re
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from conftest import draw_tiny_dataset
-from feddig.cli import main
 from feddig.data.partition import draw_partition
 from feddig.errors import FedDigError
 from feddig.experiment.toml import experiment_from_table
@@ -25,6 +24,7 @@ from feddig.report.read_run import read_runs
 from feddig.report.run_files import read_classes
 from feddig.report.run_settings import repeat_runs, to_toml
 from feddig.runs.pictures import write_class_facts
+from folders import error_line, run_feddig
 from report_folders import write_folder, write_grid
 
 LEAVING = ["1100", "1111"]
@@ -33,7 +33,7 @@ HOSTILE = """</script><script>alert(1)</script><img src=x onerror=alert(1)>"'&""
 
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A comparison of three algorithms over two seeds, only to be read."""
+    """Write a comparison of three algorithms over two seeds; tests must not change it."""
     return write_grid(tmp_path_factory.mktemp("comparison") / "grid")
 
 
@@ -130,7 +130,7 @@ def test_a_base_is_compared_with_its_own_controls(tmp_path: Path) -> None:
         (["0011", "1100"], "4.0 % with 1 of 2 silos away"),
     ],
 )
-def test_the_title_says_which_silos_are_away(present: list[str], title: str, tmp_path: Path) -> None:
+def test_the_title_names_the_absent_silos(present: list[str], title: str, tmp_path: Path) -> None:
     headline = write_headline(
         group_runs(read_runs([write_folder(tmp_path / "run", [1, 2, 3, 4], present)]))[0]
     )
@@ -328,7 +328,7 @@ def test_one_command_repeats_a_comparison(grid: Path) -> None:
         "--out again"
     )
     table = tomllib.loads(settings)
-    # seeds that follow from the top-level seed are left out, or every seed would get the partition of one
+    # derived seeds are left out, because otherwise every seed would get the same partition
     assert "seed" not in table["data"]
     assert experiment_from_table(table).data.silos == 3
 
@@ -464,7 +464,7 @@ def test_a_page_of_300_rounds_and_64_silos_stays_below_3_mb(tmp_path: Path) -> N
                 write_noisy_pictures(run, len(classes), stream)
     page = page_of(tmp_path)
     assert page.count("data:image/png;base64,") == 2 * 2 * 62
-    assert len(page.encode()) < 2_700_000, "a tenth below the promised size"
+    assert len(page.encode()) < 2_700_000, "a tenth below the limit of 3 MB"
 
 
 def write_noisy_pictures(run: Path, classes: int, stream: np.random.Generator) -> None:
@@ -496,9 +496,7 @@ def test_the_page_is_written_into_the_folder_or_to_the_given_path(
         (["report", str(grid), "--out", "pages/mine.html"], Path("pages/mine.html")),
         (["report", str(grid / "feddig"), str(grid / "fedavg")], Path("report.html")),
     ):
-        with pytest.raises(SystemExit) as ended:
-            main(arguments)
-        assert ended.value.code == 0
+        assert run_feddig(*arguments) == 0
         assert capsys.readouterr().out.strip() == str(place)
         assert place.read_text(encoding="utf-8").startswith("<!doctype html>")
 
@@ -516,11 +514,7 @@ def test_a_folder_without_results_is_one_line_and_code_2(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SystemExit) as ended:
-        main(["report", str(tmp_path / name)])
-    assert ended.value.code == 2
-    message = capsys.readouterr().err
+    message = error_line(capsys, "report", tmp_path / name)
     assert message.startswith(f"feddig: error: {tmp_path / name}: ")
-    assert message.count("\n") == 1
     with pytest.raises(FedDigError):
         read_runs([tmp_path / name])

@@ -1,4 +1,4 @@
-"""The live page in a real browser: rounds appear as they finish, and what the reader has done is kept."""
+"""The live page in a real browser: rounds appear when they finish, and the reader's changes to the page are kept."""
 
 import json
 import threading
@@ -102,7 +102,7 @@ def test_rounds_appear_while_a_run_is_active(browser: Browser, tmp_path: Path) -
 
 @pytest.fixture
 def growing(tmp_path: Path) -> Path:
-    """A comparison of six runs, of which the first has three rounds left."""
+    """Write a comparison of six runs; the first has three rounds left."""
     grid = write_grid(tmp_path / "grid")
     run = grid / "feddig" / "sequential" / "seed-0"
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
@@ -125,7 +125,7 @@ def test_a_new_round_appears_and_keeps_what_the_reader_has_done(browser: Browser
         browser.evaluate("document.querySelector('details.run:nth-of-type(4) .table .scroll').focus()")
         browser.evaluate("document.querySelector('details.run:nth-of-type(4) .panels').scrollIntoView()")
         assert browser.evaluate("scrollY") > 500
-        # what the reader looks at stays where it is, also when a sentence far above it grows by a line
+        # the visible part does not move, also if a sentence far above it grows by a line
         place = "document.querySelector('details.run:nth-of-type(4) .panels').getBoundingClientRect().top"
         was = browser.evaluate(place)
         before = {"open": folds(browser), "order": order(browser)}
@@ -171,7 +171,7 @@ def test_sorted_rows_move_when_values_change(browser: Browser, growing: Path) ->
         wait(lambda: state_line(browser), "the state")
         browser.click("[data-table=figures] th:nth-child(4) button")
         assert order(browser) == ["feddig", "frozen", "fedavg"]
-        # feddig's mean of two seeds falls to 34.5, below all
+        # feddig's mean over two seeds falls to 34.5, below the others
         add_round(run, 0.0)
         wait(lambda: order(browser) == ["frozen", "fedavg", "feddig"], "the new order")
         assert browser.evaluate("document.querySelector('th[aria-sort]').cellIndex") == 3
@@ -191,7 +191,7 @@ def test_the_marker_stays_when_a_round_appears(browser: Browser, tmp_path: Path)
         assert browser.text(f"{ACCURACY} .tip").startswith("round 1feddig20.0 %")
         browser.press("End")
         assert browser.text(f"{ACCURACY} .tip").startswith("round 1feddig"), (
-            "no round is pointed at that is not done"
+            "the marker stops at the last finished round"
         )
         add_round(run, 33.0)
         wait(lambda: len(points(browser)) == 3, "the round")
@@ -215,7 +215,7 @@ def test_the_marker_stays_when_a_round_appears(browser: Browser, tmp_path: Path)
         assert browser.text(f"{ACCURACY} .tip").startswith("round 0feddig10.0 %")
         browser.move(1, 1)
         assert browser.evaluate(f"document.querySelector('{ACCURACY} .tip').hidden") is True, (
-            "and it leaves with the pointer"
+            "it disappears with the pointer"
         )
         assert browser.errors == []
 
@@ -233,7 +233,7 @@ def test_a_stopped_server_is_reported_and_updates_continue_when_it_is_back(
         browser.open(server.address)
         wait(lambda: "stopped at round 1 of 4" in state_line(browser), "the state")
     wait(lambda: "feddig watch does not answer" in state_line(browser), "the message that the server is gone")
-    assert points(browser) == pytest.approx([10], abs=0.05), "what was known is still shown"
+    assert points(browser) == pytest.approx([10], abs=0.05), "known values are still shown"
     add_round(run, 25.0)
     with served(run, port):
         wait(lambda: len(points(browser)) == 2, "the round")
