@@ -1,11 +1,12 @@
-"""Read results folders, compare two runs of the same seed, and run feddig in this process or in another one."""
+"""Read results folders, compare runs of the same seed, run commands and scripts, and wait for processes."""
 
 import json
 import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,18 @@ def error_line(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return line
 
 
+def run_script(script: Path, *arguments: str, folder: Path | None = None, **variables: str) -> str:
+    """Run a Python script with these environment variables, check that it prints no errors, and return its output."""
+    command = [sys.executable, "-W", "error", str(script), *arguments]
+    environment = {**os.environ, **variables}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return done.stdout
+
+
 def start_feddig(arguments: Sequence[object], **options: Any) -> subprocess.Popen[str]:
     """Start the command in a process, with its output in pipes."""
     return start_python(["-m", "feddig", *arguments], **options)
@@ -96,3 +109,18 @@ def start_python(arguments: Sequence[object], **options: Any) -> subprocess.Pope
     environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "FORCE_COLOR")}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment, **options}
     return subprocess.Popen([sys.executable, *map(str, arguments)], text=True, **options)
+
+
+def wait_until(
+    holds: Callable[[], object],
+    seconds: float = 60.0,
+    *,
+    pause: float = 0.05,
+    process: subprocess.Popen[str] | None = None,
+) -> None:
+    """Wait for a condition; fail after some seconds, or if the process ends before."""
+    last = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < last, f"the condition did not hold within {seconds:g} s"
+        assert process is None or process.poll() is None, f"ended too early: {process.communicate()}"
+        time.sleep(pause)

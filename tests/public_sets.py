@@ -2,16 +2,26 @@
 
 import gzip
 import struct
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from feddig.data import download
 from feddig.data.public_sets import PUBLISHED
 
 SIZES = {"train": 10, "test": 4}
 """The default number of images in each part."""
+
+
+def hide_data_sets(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let FedDig find none of this computer's data sets; the cache is in this folder."""
+    monkeypatch.delenv("FEDDIG_DATA", raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setattr(download, "DEBIAN_FOLDER", folder / "debian")
 
 
 def write_all(folder: Path, sizes: Mapping[str, int]) -> Path:

@@ -80,6 +80,11 @@ def write_folder(
     return folder
 
 
+def page_data(page: str) -> dict[str, Any]:
+    """Return the JSON data in a report page."""
+    return dict(json.loads(page.split('<script type="application/json" id="data">')[1].split("</script>")[0]))
+
+
 def write_grid(folder: Path, seeds: int = 2) -> Path:
     """Write a comparison of FedDig, FedAvg and frozen, whose curves are straight lines."""
     present = ["1100000000", "1111100000", "1111111110"]

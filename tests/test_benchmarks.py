@@ -1,27 +1,17 @@
 """Run benchmarks with small inputs; their timings mean nothing here."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from folders import run_script
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 def run_benchmark(name: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(BENCHMARKS / f"{name}.py"), *arguments],
-        env={**os.environ, "OMP_WAIT_POLICY": "passive"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr
-    return done.stdout
+    return run_script(BENCHMARKS / f"{name}.py", *arguments, OMP_WAIT_POLICY="passive")
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from feddig.data.mmap import LazyPixels
 from feddig.data.public_sets import PUBLISHED, PublishedSet
 from feddig.errors import DataError, SettingError
 from feddig.files import cache_folder
-from public_sets import contents, draw, idx_bytes, is_mapped, labels, one_line, records, write
+from public_sets import contents, draw, hide_data_sets, idx_bytes, is_mapped, labels, one_line, records, write
 
 NAMES = tuple(PUBLISHED)
 
@@ -28,10 +28,7 @@ NAMES = tuple(PUBLISHED)
 @pytest.fixture(autouse=True)
 def _nothing_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Hide this computer's data sets, and refuse downloads."""
-    monkeypatch.delenv("FEDDIG_DATA", raising=False)
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(download, "DEBIAN_FOLDER", tmp_path / "debian")
+    hide_data_sets(monkeypatch, tmp_path)
 
     def refuse(wanted: PublishedSet, cache: Path) -> Path:
         raise AssertionError(f"{wanted.name} would be downloaded")

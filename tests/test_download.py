@@ -22,7 +22,7 @@ from feddig.data.load import describe
 from feddig.data.public_sets import PUBLISHED, Download
 from feddig.errors import DataError
 from feddig.files import cache_folder
-from public_sets import contents, is_mapped, labels, one_line, records
+from public_sets import contents, hide_data_sets, is_mapped, labels, one_line, records
 
 TRAIN, TEST = (records(part, 100, True, {"train": 30, "test": 5}).tobytes() for part in ("train", "test"))
 
@@ -84,11 +84,8 @@ def server() -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def _nothing_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Hide this computer's data sets and proxies."""
-    monkeypatch.delenv("FEDDIG_DATA", raising=False)
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    hide_data_sets(monkeypatch, tmp_path)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(download, "DEBIAN_FOLDER", tmp_path / "debian")
 
 
 ARCHIVE = "cifar-100-binary.tar.gz"

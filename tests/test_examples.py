@@ -4,9 +4,7 @@ import ast
 import copy
 import importlib.util
 import math
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,6 +30,7 @@ from feddig.privacy.mechanisms.paper_laplace import laplace_scale
 from feddig.runs.build import Simulation, build_simulation
 from feddig.seeds import seeded_uniforms, torch_stream
 from feddig.settings import DigestSettings, PrivacySettings
+from folders import run_script
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SEED = 7
@@ -57,18 +56,7 @@ def load_example(name: str) -> ModuleType:
 
 
 def run_example(name: str, *arguments: str, folder: Path) -> str:
-    command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), *arguments]
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, "TMPDIR": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr
-    return done.stdout
+    return run_script(EXAMPLES / f"{name}.py", *arguments, folder=folder, TMPDIR=str(folder))
 
 
 # --- the same federation in the library and in minimal.py

@@ -510,6 +510,7 @@ def test_frozen_parameters_are_left_alone() -> None:
     weights, _ = train(module)
     assert len(weights) == 5 * 4 + 4
     assert len(FlatNetwork(module).vector) == sum(parameter.numel() for parameter in module[2].parameters())
+    assert set(FlatNetwork(module).tensors()) == {"0.weight", "0.bias", "2.weight", "2.bias"}
     assert torch.equal(module[0].weight, before)
     assert module[0].weight.grad is None
 

@@ -16,7 +16,6 @@ from feddig.errors import SettingError
 from feddig.models.classifier import Classifier, build_classifier
 from feddig.models.custom import check_networks
 from feddig.models.encoder import encoder_hash
-from feddig.models.flat import FlatNetwork
 from feddig.models.guidance import build_guidance
 from feddig.runs.build import build_simulation
 from feddig.runs.run import run
@@ -411,30 +410,6 @@ def test_an_encoder_that_returns_the_images_is_used(
     assert simulation.test.features.shape == (60, 1, 16, 16)
 
 
-def test_a_classifier_that_does_not_fit_is_found_before_training(
-    tiny_experiment: Callable[..., Experiment], tmp_path: Path
-) -> None:
-    dataset = draw_tiny_dataset(classes=3)
-    with pytest.raises(
-        SettingError, match=r"model.classifier: gives \(4,\) for an image, but there are 3 classes"
-    ):
-        run(
-            tiny_experiment(), tmp_path / "run", device="cpu", dataset=dataset,
-            networks=Networks(classifier=OwnClassifier()),
-        )  # fmt: skip
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()
-
-
-def test_guidance_that_does_not_fit_is_found_before_training(
-    tiny_experiment: Callable[..., Experiment], tiny_dataset: Dataset
-) -> None:
-    with pytest.raises(SettingError, match=r"model.guidance: gives \(1, 8, 8\) for a code of \(4, 4, 4\)"):
-        build_simulation(
-            tiny_experiment(), device="cpu", dataset=tiny_dataset,
-            networks=Networks(guidance=nn.ConvTranspose2d(4, 1, 2, stride=2)),
-        )  # fmt: skip
-
-
 def test_colour_images_pass_through_all_networks(tiny_experiment: Callable[..., Experiment]) -> None:
     grey = draw_tiny_dataset()
     colour = dataset_from_arrays(
@@ -451,7 +426,7 @@ def test_colour_images_pass_through_all_networks(tiny_experiment: Callable[..., 
     assert simulation.network.module(guidance, digest.features).shape == (len(digest), 4)
 
 
-# --- initial weights, and all weights in one vector
+# --- initial weights
 
 
 def test_the_seed_alone_decides_the_initial_weights(
@@ -477,31 +452,3 @@ def test_building_leaves_the_global_stream_alone(
     before = torch.random.get_rng_state()
     build_simulation(tiny_experiment(), device="cpu", dataset=tiny_dataset)
     assert torch.equal(torch.random.get_rng_state(), before)
-
-
-def test_one_vector_holds_all_weights_and_writing_to_it_changes_the_network() -> None:
-    network = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 2, bias=False))
-    flat = FlatNetwork(network)
-    flat.load(torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0]))
-    assert network(torch.tensor([[10.0, 100.0]])).tolist() == [[4 * 213.0, 5 * 213.0]]
-    copy = flat.weights()
-    flat.vector.zero_()
-    assert copy.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
-    assert network(torch.tensor([[10.0, 100.0]])).tolist() == [[0.0, 0.0]]
-
-
-def test_gradients_are_one_vector_too() -> None:
-    network = nn.Linear(2, 1)
-    flat = FlatNetwork(network)
-    loss = network(torch.tensor([[3.0, 5.0]])).sum()
-    flat.collect(torch.autograd.grad(loss, flat.parameters))
-    assert flat.gradient.tolist() == [3.0, 5.0, 1.0]
-
-
-def test_frozen_parameters_are_left_out_and_a_network_without_parameters_is_refused() -> None:
-    network = nn.Sequential(nn.Linear(2, 1), nn.Linear(1, 1))
-    network[0].requires_grad_(False)
-    assert len(FlatNetwork(network).vector) == sum(parameter.numel() for parameter in network[1].parameters())
-    assert set(FlatNetwork(network).tensors()) == {"0.weight", "0.bias", "1.weight", "1.bias"}
-    with pytest.raises(SettingError, match="Flatten: has no parameter to train"):
-        FlatNetwork(nn.Flatten())

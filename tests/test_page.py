@@ -25,7 +25,7 @@ from feddig.report.run_files import read_classes
 from feddig.report.run_settings import repeat_runs, to_toml
 from feddig.runs.pictures import write_class_facts
 from folders import error_line, run_feddig
-from report_folders import write_folder, write_grid
+from report_folders import page_data, write_folder, write_grid
 
 LEAVING = ["1100", "1111"]
 HOSTILE = """</script><script>alert(1)</script><img src=x onerror=alert(1)>"'&"""
@@ -39,12 +39,6 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def page_of(*folders: Path) -> str:
     return build_page(read_runs(folders))
-
-
-def data_of(page: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found is not None
-    return dict(json.loads(found.group(1)))
 
 
 class Reader(HTMLParser):
@@ -147,7 +141,7 @@ def test_departures_are_those_of_one_seed_where_seeds_differ(tmp_path: Path) -> 
 
 def test_the_numbers_of_the_charts_are_those_of_the_folder(tmp_path: Path) -> None:
     run = write_folder(tmp_path / "run", [10.126, None, 30, 40], LEAVING)
-    data = data_of(page_of(run))
+    data = page_data(page_of(run))
     (group,), (details,) = data["groups"], data["runs"]
     assert group["curves"][0]["mean"] == [10.13, None, 30, 40]
     assert group["strip"]["bars"] == [[2, 1, 2, 2], [4, 1]]
@@ -162,7 +156,7 @@ def test_the_numbers_of_the_charts_are_those_of_the_folder(tmp_path: Path) -> No
 
 def test_silos_that_have_not_joined_are_not_away(tmp_path: Path) -> None:
     run = write_folder(tmp_path / "run", [1, 2, 3], ["011", "110"], algorithm="fedavg")
-    bars = data_of(page_of(run))["groups"][0]["strip"]["bars"]
+    bars = page_data(page_of(run))["groups"][0]["strip"]["bars"]
     assert bars == [[1, 0, 2, 1], [2, 1, 1, 3]]
 
 
@@ -170,7 +164,7 @@ def test_seeds_are_averaged_and_other_settings_are_not(tmp_path: Path) -> None:
     for seed, value in ((0, 10.0), (1, 30.0)):
         write_folder(tmp_path / f"a{seed}", [value], ["1"], seed=seed, settings="lr = 0.1\n")
     write_folder(tmp_path / "b", [70.0], ["1"], seed=0, settings="lr = 0.2\n")
-    (group,) = data_of(page_of(tmp_path))["groups"]
+    (group,) = page_data(page_of(tmp_path))["groups"]
     assert {curve["name"]: (curve["mean"], curve["low"], curve["high"]) for curve in group["curves"]} == {
         "feddig, lr 0.1": ([20.0], [10.0], [30.0]),
         "feddig, lr 0.2": ([70.0], None, None),
@@ -357,7 +351,7 @@ def test_no_name_becomes_markup(tmp_path: Path) -> None:
     assert not any(value == "x" for name, value in read.attributes if name == "src")
     assert not any(name.startswith("on") for name, _ in read.attributes)
     assert HOSTILE in " ".join(read.texts)
-    data = data_of(page)
+    data = page_data(page)
     assert data["groups"][0]["curves"][0]["name"] == HOSTILE
     assert data["groups"][0]["strip"]["names"] == [HOSTILE, "b"]
 
@@ -421,7 +415,7 @@ def test_a_file_of_another_format_version_is_refused_by_name(tmp_path: Path) -> 
 def test_any_number_of_silos_and_rounds_makes_a_page(silos: int, rounds: int, tmp_path: Path) -> None:
     run = write_folder(tmp_path / "run", [50.0] * rounds, ["1" * rounds] * silos)
     page = page_of(run)
-    data = data_of(page)["runs"][0]
+    data = page_data(page)["runs"][0]
     Reader(page)
     assert (data["validation"] is None) == (silos > 64)
     if silos > 64:
@@ -444,7 +438,7 @@ def test_a_federation_without_test_images_says_so(tmp_path: Path) -> None:
     ]
     (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told), encoding="utf-8")
     page = page_of(run)
-    assert data_of(page)["groups"][0]["curves"][0]["mean"] == [None, 5, 5, 5]
+    assert page_data(page)["groups"][0]["curves"][0]["mean"] == [None, 5, 5, 5]
     assert "There were no test images" in Reader(page).text
 
 

@@ -24,7 +24,17 @@ from feddig.errors import FileFormatError
 from feddig.experiment.setup import lay_out
 from feddig.experiment.toml import write_experiment
 from feddig.models.encoder import load_encoder
-from folders import contents, error_line, header, rows, run_feddig, snapshot, start_feddig, start_python
+from folders import (
+    contents,
+    error_line,
+    header,
+    rows,
+    run_feddig,
+    snapshot,
+    start_feddig,
+    start_python,
+    wait_until,
+)
 
 ROUNDS = 4
 """Rounds of the tiny run: all silos are present in the first, then one fewer in each round."""
@@ -228,16 +238,6 @@ def demo_contents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]
     return contents(folder)
 
 
-def wait_until(there: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Poll a condition every few milliseconds while a process runs."""
-    for _ in range(20_000):
-        if there():
-            return
-        assert process.poll() is None, f"ended too early: {process.communicate()}"
-        time.sleep(0.003)
-    raise AssertionError("the condition did not hold within a minute")
-
-
 def kill(process: subprocess.Popen[str]) -> None:
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -263,12 +263,12 @@ def test_a_process_killed_twice_ends_with_the_same_bytes(
     """Kill it after the first checkpoint and in a later round."""
     folder = tmp_path / "run"
     process = start_feddig(["run", *KILLED, "--quiet", "--out", folder])
-    wait_until(lambda: rounds_in_checkpoint(folder) >= 1, process)
+    wait_until(lambda: rounds_in_checkpoint(folder) >= 1, pause=0.003, process=process)
     kill(process)
     assert not (folder / "summary.json").exists()
 
     process = start_feddig(["run", "--resume", folder, "--quiet", "--device", "cpu"])
-    wait_until(lambda: rounds_in_checkpoint(folder) >= 3, process)
+    wait_until(lambda: rounds_in_checkpoint(folder) >= 3, pause=0.003, process=process)
     time.sleep(0.03)
     kill(process)
     assert 3 <= rounds_in_checkpoint(folder) < 6
@@ -373,7 +373,7 @@ def test_ctrl_c_says_how_to_go_on_and_exits_with_130(
 ) -> None:
     folder = tmp_path / "run"
     process = start_feddig(["run", *KILLED, "--quiet", "--out", folder])
-    wait_until(lambda: rounds_in_checkpoint(folder) >= 1, process)
+    wait_until(lambda: rounds_in_checkpoint(folder) >= 1, pause=0.003, process=process)
     process.send_signal(signal.SIGINT)
     output, errors = process.communicate(timeout=60)
     assert process.returncode == 130

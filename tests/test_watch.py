@@ -24,7 +24,7 @@ from feddig.report.page import build_page
 from feddig.report.read_run import read_run
 from feddig.runs.results_folder import open_log
 from folders import error_line, start_feddig
-from report_folders import write_folder, write_grid
+from report_folders import page_data, write_folder, write_grid
 
 LEAVING = ["1100", "1111"]
 
@@ -122,13 +122,8 @@ def add(run: Path, text: str) -> None:
         stream.write(text)
 
 
-def data_in(page: str) -> dict[str, Any]:
-    block = page.split('id="data">')[1].split("</script>")[0]
-    return dict(json.loads(block))
-
-
 def curve_in(page: str) -> list[float]:
-    values: list[float] = data_in(page)["groups"][0]["curves"][0]["mean"]
+    values: list[float] = page_data(page)["groups"][0]["curves"][0]["mean"]
     return values
 
 
@@ -313,7 +308,7 @@ def test_the_state_of_a_comparison_names_the_active_run(serve: Serve, tmp_path: 
         assert (
             ask().state["message"] == "live, fednova, sequential, seed 0: round 1 of 4; 3 of 4 runs finished"
         )
-    curves = data_in(ask("/").text)["groups"][0]["curves"]
+    curves = page_data(ask("/").text)["groups"][0]["curves"]
     assert [curve["name"] for curve in curves] == ["feddig", "fedavg", "fednova", "frozen"]
 
 

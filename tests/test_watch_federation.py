@@ -16,6 +16,7 @@ from feddig.federation.moderator import moderate_federation
 from feddig.report import live
 from federations import LocalGrid, make_federation, write_message
 from folders import rows
+from report_folders import page_data
 
 pytestmark = pytest.mark.flower
 
@@ -55,8 +56,7 @@ def state_of(page: live.LivePage) -> dict[str, Any]:
 
 
 def data_of(page: live.LivePage) -> dict[str, Any]:
-    text = page.page()[0].decode()
-    return dict(json.loads(text.split('id="data">')[1].split("</script>")[0]))
+    return page_data(page.page()[0].decode())
 
 
 @pytest.mark.slow
