@@ -93,14 +93,14 @@ def main() -> None:
         settings = DigestSettings(samples_per_digest=spd, mixing=mixing, seed=0)
         digest = make_digest(0, *train, CLASSES, settings=settings, privacy=privacy, encoder="")
         deviation = float(str(digest.facts["noise_deviation"]))
-        told = {"mixing": mixing, "epsilon": epsilon, "samples_per_digest": spd, "digests": len(digest)}
+        setting = {"mixing": mixing, "epsilon": epsilon, "samples_per_digest": spd, "digests": len(digest)}
         print(f"{mixing}, epsilon {epsilon:g}, SpD {spd}: {len(digest)} digests, noise {deviation:.3g}")
         for name, way in WAYS.items():
             clear = way(digest.features.flatten(1), digest.labels, deviation, spd)
             found = {
                 kind: _judge(kind, clear, digest.labels, test, unit) for kind in ("linear", "hidden layer")
             }
-            rows.append({**told, "noise_deviation": deviation, "way": name, "accuracy": found})
+            rows.append({**setting, "noise_deviation": deviation, "way": name, "accuracy": found})
             print(
                 f"  {name:26}" + "".join(f"{kind} {value:5.1f}  " for kind, value in found.items()),
                 flush=True,

@@ -214,9 +214,8 @@ def write_work(folder: Path, images: int, rounds: int) -> Work:
     model = build_model()
     for weight in model.parameters():
         if weight.dim() > 1:
-            nn.init.kaiming_normal_(
-                weight
-            )  # torch's default weights start on a plateau that lasts more than five rounds
+            # torch's default weights start on a plateau that lasts more than five rounds
+            nn.init.kaiming_normal_(weight)
     write_weights(folder / "initial.npz", list(model.state_dict().values()))
     return read_work(folder)
 

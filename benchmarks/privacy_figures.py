@@ -70,7 +70,7 @@ class Work:
     """The options, and the quoted numbers that the figures collect."""
 
     options: argparse.Namespace
-    told: dict[str, Any]
+    quoted: dict[str, Any]
 
     def source(self, name: str, encoder: nn.Module | None = None) -> ImageSource:
         """Load a set's training images, up to the limit."""
@@ -112,7 +112,7 @@ def main() -> None:
         train_producers(options)
         return
     file = options.out / "figures.json"
-    told = json.loads(file.read_text()) if file.exists() else {"format_version": 1}
+    quoted = json.loads(file.read_text()) if file.exists() else {"format_version": 1}
     keys = ("full", "images", "rounds", "joint_steps", "steps")
     size = {key: getattr(options, key) for key in keys}
     for name in options.figures.split(","):
@@ -120,8 +120,8 @@ def main() -> None:
             options, {"size": size, "device": describe_device(torch.device(options.device)), "seed": 0}
         )
         FIGURES[name](work)
-        told[name] = work.told
-        write_atomically(file, json.dumps(told, indent=1) + "\n")
+        quoted[name] = work.quoted
+        write_atomically(file, json.dumps(quoted, indent=1) + "\n")
 
 
 def draw_noise(work: Work) -> None:
@@ -131,7 +131,7 @@ def draw_noise(work: Work) -> None:
     mixing = {spd: spread * (spd - 1) / spd**2 for spd in (2, 4, 8)}
     noise = {epsilon: 2 * (largest / (20_000 * epsilon)) ** 2 for epsilon in EPSILONS}
     order, own = spread.argsort(descending=True), features.mean(0)
-    work.told |= {
+    work.quoted |= {
         "tau": largest,
         "noise_variance": noise,
         "mixing_variance": {
@@ -182,7 +182,7 @@ def draw_inverse(work: Work) -> None:
                     )
                     painted = apply_in_batches(decoder, noised)
                     key = f"{name}, {title}, SpD {spd}, epsilon {epsilon:g}"
-                    work.told[key] = {
+                    work.quoted[key] = {
                         "ssim": float(ssim(painted, own[:SHOWN]).mean()),
                         "psnr": float(psnr(painted, own[:SHOWN]).mean()),
                         "ssim_to_other_images": float(ssim(painted, public[:SHOWN]).mean()),
@@ -210,7 +210,7 @@ def draw_guidance(work: Work) -> None:
             likeness = max(float(ssim(painted, images).mean()) for _, images in members)
             # 0: every digest gives the same picture
             spread = float(painted.std(0).mean())
-            work.told[key] = {"ssim_to_likest_place": likeness, "spread_between_digests": spread, **facts}
+            work.quoted[key] = {"ssim_to_likest_place": likeness, "spread_between_digests": spread, **facts}
             rows.append(
                 (f"SpD {spd}, {epsilon:g}" + ("\nwithin class" if mixing != "random" else ""), painted)
             )
@@ -230,7 +230,7 @@ def draw_weights(work: Work) -> None:
             with torch.no_grad():
                 painted = producer(_noised(mixed, float(features.max()), epsilon, 20_000))
             alike = [float(ssim(painted, source.images(row)).mean()) for row in pairs]
-            work.told[f"epsilon {epsilon:g}, weights {weights}"] = {
+            work.quoted[f"epsilon {epsilon:g}, weights {weights}"] = {
                 "ssim_first": alike[0],
                 "ssim_second": alike[1],
             }
@@ -270,8 +270,8 @@ def _producer(
     _, facts = read_tensors(kept, "guidance")
     image = (3, 32, 32) if name in COLOUR else (1, 32, 32)
     producer = load_guidance(kept, CODE, image)
-    told = {"accuracy": float(facts["accuracy"]), "trained_on": facts["device"]}
-    return producer, told | {"moved_share": _moved(producer, image)}
+    quoted = {"accuracy": float(facts["accuracy"]), "trained_on": facts["device"]}
+    return producer, quoted | {"moved_share": _moved(producer, image)}
 
 
 def _moved(producer: nn.Module, image: tuple[int, int, int]) -> float:

@@ -151,19 +151,19 @@ def experiment_of(cell: Cell, options: argparse.Namespace) -> Experiment:
 def run_cell(cell: Cell, options: argparse.Namespace) -> dict[str, Any]:
     """Run or resume a cell, and return the row that is written."""
     folder, started = ResultsFolder(options.work / cell.name), time.perf_counter()
-    told: dict[str, Any] = {"format_version": 1, **asdict(cell), "epsilon": str(cell.epsilon)}
-    told |= {key: getattr(options, key) for key in SETTINGS}
+    row: dict[str, Any] = {"format_version": 1, **asdict(cell), "epsilon": str(cell.epsilon)}
+    row |= {key: getattr(options, key) for key in SETTINGS}
     try:
         if folder.started:
             summary = resume(folder.path, device=options.device)
         else:
             summary = run(experiment_of(cell, options), folder.path, device=options.device)
     except DataError as error:  # a silo too small for a single digest
-        return {**told, "refused": str(error)}
+        return {**row, "refused": str(error)}
     kept = [folder.kept_digest(silo) for silo in range(len(summary["silo_test_accuracy"]))]
     digests = [digest for digest in kept if digest is not None]
     return {
-        **told,
+        **row,
         **{key: summary[key] for key in ("accuracy", "device", "precision", "seconds_per_round", "versions")},
         "digests": sum(map(len, digests)),
         "samples": sum(digest.samples for digest in digests),

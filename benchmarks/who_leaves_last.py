@@ -68,9 +68,8 @@ def main() -> None:
                 "command": f"python benchmarks/who_leaves_last.py {options.name}",
                 "rows": rows,
             }
-            write_atomically(
-                file, json.dumps(facts, indent=1) + "\n"
-            )  # write after each run, so that an interruption loses nothing
+            # write after each run, so that an interruption loses nothing
+            write_atomically(file, json.dumps(facts, indent=1) + "\n")
 
 
 def row_of(case: str, path: Path, summary: dict[str, Any]) -> dict[str, Any]:

@@ -133,9 +133,9 @@ def test_the_noise_that_is_drawn_keeps_what_is_asked_for(
     squared = clip_for(clip_norm, clip_bound).squared_l2_sensitivity(256)
     rho = float(squared / Fraction(str(facts["noise_variance"])) / 2)
     assert published_delta(epsilon, rho) == pytest.approx(1e-6, rel=1e-6)
-    told = promise_of(facts, 256)
-    assert (told.epsilon, told.rho) == (epsilon, pytest.approx(rho))
-    assert told.noise_scale / told.sensitivity == pytest.approx(smallest_sigma(epsilon, 1e-6))
+    promise = promise_of(facts, 256)
+    assert (promise.epsilon, promise.rho) == (epsilon, pytest.approx(rho))
+    assert promise.noise_scale / promise.sensitivity == pytest.approx(smallest_sigma(epsilon, 1e-6))
 
 
 def test_a_digest_whose_noise_is_too_weak_for_its_epsilon_is_not_believed() -> None:
@@ -207,7 +207,7 @@ def test_labels_cost_only_where_they_may_change() -> None:
         ({}, "published proofs: Canonne, Kamath and Steinke"),
     ],
 )
-def test_a_promise_tells_what_it_rests_on(keys: dict[str, object], sentence: str) -> None:
+def test_a_promise_states_its_assumptions(keys: dict[str, object], sentence: str) -> None:
     assert sentence in " ".join(sound(**keys).assumptions)  # type: ignore[arg-type]
 
 

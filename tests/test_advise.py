@@ -203,7 +203,7 @@ def test_what_cannot_be_swept_is_refused() -> None:
         apply_setting(other, GRID[1])
 
 
-def test_a_sweep_tells_what_is_promised_found_and_learnt(swept: tuple[Path, Experiment, SweepResult]) -> None:
+def test_a_sweep_reports_promises_findings_and_accuracy(swept: tuple[Path, Experiment, SweepResult]) -> None:
     _, _, found = swept
     assert found.failures == {}
     bare, sound, paper = found.results
@@ -317,13 +317,15 @@ def test_the_command_prints_json_continues_and_recommends(
     ]  # fmt: skip
     for more in (["--json"], []):
         assert run_feddig(*words, *more) == 0
-    told, shown = capsys.readouterr()
-    report, end = json.JSONDecoder().raw_decode(told)
+    printed, shown = capsys.readouterr()
+    report, end = json.JSONDecoder().raw_decode(printed)
     assert report["recommendation"]["setting"]["samples_per_digest"] == 4
     assert report["sweep"]["test_images"] == 100
-    assert "Recommended: SpD 4, random, none." in told[end:]
-    assert '[privacy]\nmechanism = "none"\nrandom = "system"\n' in told[end:]
-    assert told.endswith("next    feddig digest make experiment.toml --all-data --out digest.safetensors\n")
+    assert "Recommended: SpD 4, random, none." in printed[end:]
+    assert '[privacy]\nmechanism = "none"\nrandom = "system"\n' in printed[end:]
+    assert printed.endswith(
+        "next    feddig digest make experiment.toml --all-data --out digest.safetensors\n"
+    )
     assert "1 of 1  SpD 4, random, none  linked" in shown
 
 

@@ -103,9 +103,9 @@ def test_each_file_gets_the_right_verdict(name: str, seed: int, monkeypatch: pyt
     assert report.report["light"] == verdict, found
     inverted = {"inversion"} if name == "the paper's noise" else set()
     assert {check for check, light in found.items() if light == "red"} - inverted == red
-    printed = {check["name"]: check["details"] for check in report.report["checks"]}
+    details = {check["name"]: check["details"] for check in report.report["checks"]}
     if name != "a delta of 0.1":
-        assert printed["canaries"]["could_have_refuted"] > printed["canaries"]["claimed_epsilon"]
+        assert details["canaries"]["could_have_refuted"] > details["canaries"]["claimed_epsilon"]
     steps = report.report["next_steps"]
     settings = experiment_from_table(tomllib.loads(steps["settings"]))
     if name == "the paper's noise":

@@ -100,7 +100,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
 
 
 @pytest.mark.parametrize(("algorithm", "scenario", "seed"), CELLS)
-def test_every_cell_is_as_if_it_had_been_run_alone(
+def test_every_cell_equals_a_run_of_its_own(
     algorithm: str, scenario: str, seed: int, compared: Compared
 ) -> None:
     place = Path(algorithm, scenario, f"seed-{seed}")
@@ -123,7 +123,7 @@ def test_shared_rounds_are_trained_once(compared: Compared) -> None:
     assert compared.work_branched["silos"] < 0.7 * compared.work_alone["silos"]
 
 
-def test_a_branch_says_where_it_came_from(compared: Compared) -> None:
+def test_a_branch_records_its_origin(compared: Compared) -> None:
     log = (compared.branched / "frozen" / "sequential" / "seed-1" / "log.txt").read_text(encoding="utf-8")
     parent = compared.branched / "fedavg" / "none" / "seed-1"
     assert log.splitlines()[0] == f"branched from {parent} after 3 rounds"
@@ -210,7 +210,7 @@ class Crash(BaseException):
 
 
 @pytest.mark.parametrize("number", [9, 16, 19, 22])
-def test_a_comparison_that_crashes_goes_on_to_the_same_bytes(
+def test_a_comparison_that_crashes_and_is_repeated_ends_with_the_same_bytes(
     number: int,
     compared: Compared,
     tmp_path: Path,
@@ -240,7 +240,7 @@ KILLED = ["--set", "data.limit=1000", "--set", "data.skew=1.0", "--set", "traini
 
 
 @pytest.mark.slow
-def test_a_comparison_killed_in_the_middle_and_given_again_ends_with_the_same_bytes(tmp_path: Path) -> None:
+def test_a_comparison_killed_in_the_middle_and_repeated_ends_with_the_same_bytes(tmp_path: Path) -> None:
     command = ["compare", *KILLED, "--algorithms", "feddig", "--scenarios", "none,sequential", "--seeds", "0",
                "--quiet", "--device", "cpu", "--out", tmp_path / "killed"]  # fmt: skip
     process = start_feddig(command)

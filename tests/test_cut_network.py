@@ -124,7 +124,7 @@ def parties(folder: FederationFolder, proxy: Proxy) -> Iterator[None]:
 
 
 def test_a_silo_whose_network_is_cut_is_recalled_and_counted_again(tmp_path: Path, proxy: Proxy) -> None:
-    # another address of this machine, because the silo uses no proxy for localhost
+    # another address of this machine, for which the silo uses the proxy
     federation = RealFederation(tmp_path / "federation", training_deadline=DEADLINE, host="127.0.0.2")
     with parties(federation.folder, proxy):
         federation.wait_for(lambda: federation.present(1))

@@ -653,8 +653,8 @@ def test_a_digest_file_is_described_in_words(path: Path) -> None:
     features = torch.tensor([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0], [8.0, 9.0]])
     digest = mix(features, torch.tensor([2, 2, 2, 2, 2]), silo=3, samples_per_digest=2, weights=(0.75, 0.25))
     write_digest(path, digest)
-    told = describe_digest(path)
-    assert told == {
+    described = describe_digest(path)
+    assert described == {
         "silo": 3,
         "digests": 2,
         "samples_mixed": 4,
@@ -682,10 +682,10 @@ def test_the_promise_of_a_digest_counts_its_elements_and_its_heaviest_weight(pat
     entropy = replace(LOUD, random="system")
     features = torch.rand(8, 4, 8, 8, generator=torch.Generator().manual_seed(0))
     write_digest(path, mix(features, cycling(8), samples_per_digest=2, weights=(0.25, 0.75), privacy=entropy))
-    told = describe_digest(path)
-    assert "infinite" in told["promise"]
-    assert told["promise"].endswith("it would be 19,200")
-    assert told["random"] == "the system's entropy"
+    described = describe_digest(path)
+    assert "infinite" in described["promise"]
+    assert described["promise"].endswith("it would be 19,200")
+    assert described["random"] == "the system's entropy"
 
 
 @pytest.mark.parametrize(

@@ -265,7 +265,7 @@ def test_exponentials_are_enclosed(exponent: Fraction, bits: int) -> None:
     assert upper - lower < 2**15
 
 
-def test_exponentials_of_nothing_and_of_much() -> None:
+def test_exponentials_of_zero_and_of_large_numbers() -> None:
     assert exp_bounds(Fraction(0), 10) == (1024, 1024)
     lower, upper = exp_bounds(Fraction(2**40), 64)
     assert lower == 0
@@ -476,6 +476,6 @@ def test_sigma_is_never_less_than_asked_for(multiplier: float, squared: int) -> 
     assert float(variance) == pytest.approx(float(exact), rel=1e-6)
 
 
-def test_the_exact_parameter_is_told() -> None:
+def test_the_exact_parameter_is_stated() -> None:
     assert DiscreteLaplaceNoise.for_epsilon(3, 1).facts == {"noise_scale": "715827883/2147483648"}
     assert DiscreteGaussianNoise.for_multiplier(1.5, 4).facts == {"noise_variance": "9"}

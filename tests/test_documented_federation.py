@@ -98,7 +98,7 @@ def present(run: Path) -> list[list[int]]:
     return [row["present"] for row in rows(run)]
 
 
-def test_a_rehearsal_goes_as_the_page_says() -> None:
+def test_a_rehearsal_works_as_documented() -> None:
     run_to_end(
         documented("feddig federation init trial"),
         f"{SMALL} --set data.limit=400 --digest-deadline 90 --port {free_port()}",
@@ -119,7 +119,7 @@ def test_a_rehearsal_goes_as_the_page_says() -> None:
     assert Path("trial/moderator/run/report.html").is_file()
 
 
-def test_organisations_with_keys_of_their_own_go_as_page_and_run_sheets_say() -> None:
+def test_a_federation_with_own_keys_works_as_the_page_and_run_sheets_say() -> None:
     make_keys(("north", "south"))
     init = documented("feddig federation init hospitals-2")
     run_to_end(init, f"{SMALL} --set data.min_samples=8 --digest-deadline 90 --port {free_port()}")
@@ -144,10 +144,8 @@ def test_organisations_with_keys_of_their_own_go_as_page_and_run_sheets_say() ->
         wait_until((moderator / "status.json").exists, first)
         assert "the moderator runs" in run_to_end(on_sheets[0][1], folder=moderator)
         assert first.wait(WAIT) == 0, Path("output-0.txt").read_text(encoding="utf-8")
-        assert [process.poll() for process in others] == [
-            None,
-            None,
-        ]  # silos keep waiting for their moderator
+        # silos keep waiting for their moderator
+        assert [process.poll() for process in others] == [None, None]
     assert present(moderator / "run")[-1] == [0, 1]
     ledgers = [silo / "released" for silo in silos]
     assert all(any(ledger.iterdir()) for ledger in ledgers)

@@ -73,8 +73,8 @@ def test_the_shipped_encoder_is_fixed_and_every_channel_is_active(channels: int)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_the_shipped_file_says_how_it_was_made(channels: int) -> None:
     _, facts = read_tensors(SHIPPED_FOLDER / SHIPPED[channels], "encoder")
-    told = {name: facts[name] for name in ("channels", "seed", "steps", "batch", "recipe")}
-    assert told == {
+    stated = {name: facts[name] for name in ("channels", "seed", "steps", "batch", "recipe")}
+    assert stated == {
         "channels": str(channels),
         "seed": "0",
         "steps": str(STEPS),
@@ -170,13 +170,13 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
 def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.safetensors"
     tensors, facts = read_tensors(SHIPPED_FOLDER / SHIPPED[1], "encoder")
-    told = {name: fact for name, fact in facts.items() if not name.startswith("format")}
+    stated = {name: fact for name, fact in facts.items() if not name.startswith("format")}
 
-    write_tensors(path, "digest", tensors, told)
+    write_tensors(path, "digest", tensors, stated)
     with pytest.raises(FileFormatError, match="not a FedDig encoder file"):
         load_encoder(str(path), 1)
 
-    write_tensors(path, "encoder", {"weight": tensors["edges.weight"]}, told)
+    write_tensors(path, "encoder", {"weight": tensors["edges.weight"]}, stated)
     with pytest.raises(FileFormatError, match="another network"):
         load_encoder(str(path), 1)
 

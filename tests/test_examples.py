@@ -251,9 +251,8 @@ def test_digest_noise_is_laplace_of_the_librarys_scale(minimal: ModuleType) -> N
     assert torch.equal(noised.labels, clean.labels)
     assert sizes.mean() == pytest.approx(0, abs=0.02)
     assert sizes.abs().mean() == pytest.approx(1, abs=0.02)
-    assert sizes.square().mean() == pytest.approx(
-        2, abs=0.06
-    )  # a normal variable of that mean size would have 1.57
+    # a normal variable of that mean size would have 1.57
+    assert sizes.square().mean() == pytest.approx(2, abs=0.06)
 
 
 # --- the files themselves
@@ -276,8 +275,15 @@ def test_one_file_runs_by_itself(tmp_path: Path) -> None:
     heading, *rows, end = run_example("minimal", "6", "40", folder=tmp_path).splitlines()
     assert heading.split()[:6] == ["round", "here", "recalled", "FedAvg", "frozen", "FedDig"]
     here_and_recalled = [(row[7:14].strip(), row[16:24].strip()) for row in rows]
-    everybody, nobody = ("0 1 2 3", "-"), ("-", "0 1 2 3")
-    assert here_and_recalled == [everybody, everybody, ("1 2 3", "0"), ("2 3", "0 1"), ("3", "0 1 2"), nobody]
+    all_present, all_recalled = ("0 1 2 3", "-"), ("-", "0 1 2 3")
+    assert here_and_recalled == [
+        all_present,
+        all_present,
+        ("1 2 3", "0"),
+        ("2 3", "0 1"),
+        ("3", "0 1 2"),
+        all_recalled,
+    ]
     fedavg, frozen, feddig = zip(*(map(float, row[24:].split()) for row in rows), strict=True)
     assert frozen == (fedavg[0], *[fedavg[1]] * 5)
     assert fedavg[5] == fedavg[4]  # no silo is left to train it

@@ -59,8 +59,8 @@ def test_a_silo_makes_its_own_key_and_sees_its_fingerprint(
     assert "key: exists; a new key" in refused(capsys, "key", tmp_path / "north")
     assert silo.key.read_bytes() == before
     feddig("key", tmp_path / "south", "--json")
-    told = json.loads(capsys.readouterr().out)
-    assert told["fingerprint"] == read_fingerprint(Path(told["public_key"]))
+    report = json.loads(capsys.readouterr().out)
+    assert report["fingerprint"] == read_fingerprint(Path(report["public_key"]))
 
 
 def test_a_federation_of_own_keys_holds_no_silos_private_key(whole: FederationFolder, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="finds left-over processes in /proc")
 @pytest.mark.usefixtures("quiet", "own_home")
-def test_flwr_run_takes_the_example_as_it_is(tmp_path: Path) -> None:
+def test_flwr_run_runs_the_example_unchanged(tmp_path: Path) -> None:
     commands = [command for page in pages() for command in commands_of(page)]
     command = next(command for command in commands if command.words[0] == "flwr")
     # as many silos as the command starts supernodes

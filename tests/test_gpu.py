@@ -160,9 +160,8 @@ def test_recorded_and_plain_steps_give_the_same_weights(precision: str, kind: st
     plain, one = train(source, training, correction, None)
     recorded, other = train(source, training, correction, Recorder())
     moved = error(classifier().vector, plain)
-    assert (
-        one.steps == other.steps == 12
-    )  # 350 samples in batches of 64: five full batches and a short one, twice
+    # 350 samples in batches of 64: five full batches and a short one, twice
+    assert one.steps == other.steps == 12
     assert other.loss == pytest.approx(one.loss, rel=1e-3)
     assert moved > 1e-3
     # the last batch of a pass is a masked mean, which rounds differently from a mean over all samples

@@ -77,7 +77,7 @@ def test_no_record_leaves_its_clip(raw: np.ndarray, clip: Clip) -> None:
 
 @settings(deadline=None)
 @given(records, clips)
-def test_a_record_is_clipped_alike_in_any_company(raw: np.ndarray, clip: Clip) -> None:
+def test_a_record_is_clipped_independently_of_other_records(raw: np.ndarray, clip: Clip) -> None:
     alone = [clip_records(record[None], clip)[0] for record in raw]
     assert np.array_equal(clip_records(raw, clip), alone)
 
@@ -214,7 +214,7 @@ def test_the_sensitivities_of_the_design_notes() -> None:
 
 
 def test_rounding_before_clipping_is_what_keeps_the_bound() -> None:
-    """100 elements of half a step have an L1 norm of 53; rounded up it is 100."""
+    """100 elements of 0.53 steps have an L1 norm of 53; rounded up it is 100."""
     record, clip = np.full((1, 100), 0.53), Clip("l1", 60, ONE)
     assert np.abs(record).sum() < 60
     assert quantise(record, clip).sum() == 100
@@ -296,7 +296,7 @@ def test_a_release_is_the_sum_of_clipped_records_and_noise() -> None:
     assert np.array_equal(sums.reshape(3, 6), expected)
 
 
-def test_sums_come_out_alike_however_many_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_do_not_depend_on_how_many_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     features, groups = draw_features(100), np.random.default_rng(1).permutation(100).reshape(25, 4)
     whole = sum_records(features, groups, clip_for("l1", 5.0))
     monkeypatch.setattr("feddig.privacy.clipping.AT_ONCE", 50)
@@ -425,7 +425,7 @@ def test_soft_labels_of_small_groups_are_shares_still() -> None:
     assert shares[0].tolist() == [1, 0, 0]
 
 
-def test_labels_of_pure_chance_tell_nothing() -> None:
+def test_random_labels_carry_no_information() -> None:
     assert soft_labels(np.array([[3, 0]]), Fraction(1, 2)).tolist() == [[0.5, 0.5]]
 
 

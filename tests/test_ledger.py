@@ -148,7 +148,7 @@ def test_an_entry_says_where_its_noise_is_from_and_older_ones_do_not(ledger: Led
     assert ledger.resend("b", "auditor").record["random"] == "seeded"
 
 
-def test_a_ledger_of_an_earlier_release_is_read_and_goes_on(ledger: Ledger) -> None:
+def test_a_ledger_of_an_earlier_release_is_read_and_continued(ledger: Ledger) -> None:
     """Its Gaussian noise follows another bound; its figures and hashes do not change."""
     for suffix in ("", ".head"):
         ledger.path.with_name(f"silo.ledger{suffix}").write_bytes(Path(f"{OLDER}{suffix}").read_bytes())
@@ -200,7 +200,7 @@ def test_delta_has_a_budget_too(ledger: Ledger) -> None:
         ledger.release("c", gaussian(), "moderator", budget)
 
 
-def test_gaussian_releases_may_be_told_at_the_budgets_delta(ledger: Ledger) -> None:
+def test_gaussian_releases_may_be_stated_at_the_budgets_delta(ledger: Ledger) -> None:
     """Their deltas add up to more than the budget, but two releases also have an epsilon at the budget's delta."""
     budget = Budget(2.0, 1e-6)
     ledger.release("a", gaussian(), "moderator", budget)
@@ -442,7 +442,7 @@ def die_at(step: int, patch: pytest.MonkeyPatch, *, share: float) -> None:
 
 @pytest.mark.parametrize("share", [0, 0.5, 1])
 @pytest.mark.parametrize("filled", [0, 3])
-def test_a_death_at_any_step_leaves_a_ledger_that_goes_on(
+def test_after_a_crash_at_any_step_the_ledger_can_be_used(
     filled: int, share: float, ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
     steps, cut, expected = 0, 0, filled
@@ -525,7 +525,7 @@ for turn, delay in enumerate(delays):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_kill_minus_nine_harms_nothing(tmp_path: Path) -> None:
+def test_sigkill_does_not_damage_the_ledger(tmp_path: Path) -> None:
     delays = [0.002 + 0.0073 * turn for turn in range(25)]
     words = [sys.executable, "-c", KILLING, str(tmp_path), *map(str, delays)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)

@@ -390,10 +390,10 @@ def test_the_command_writes_an_encoder(
     for weights, (padding, normalisation, enlarge) in expected.items():
         out = tmp_path / f"from-{weights.stem}.safetensors"
         assert run_feddig("encoder", "import", weights, "--out", out, "--enlarge", enlarge, "--json") == 0
-        told = json.loads(capsys.readouterr().out)
+        report = json.loads(capsys.readouterr().out)
         encoder = load_encoder(str(out), 3)
         assert not any(parameter.requires_grad for parameter in encoder.parameters())
-        assert told == {
+        assert report == {
             "path": str(out), "hash": encoder_hash(encoder), "network": "mobilenet-v2",
             "padding": padding, "normalisation": normalisation, "enlarge": str(enlarge),
         }  # fmt: skip

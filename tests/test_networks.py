@@ -231,7 +231,7 @@ OWN = """
 import torch
 from torch import nn
 
-told = []
+calls = []
 
 class Both(nn.Module):
     def __init__(self, image_shape, classes, feature_shape):
@@ -243,13 +243,13 @@ class Both(nn.Module):
         return self.linear(torch.cat([part.flatten(1) for part in parts], 1))
 
 def classifier(*arguments):
-    told.append(arguments)
+    calls.append(arguments)
     network = Both(*arguments)
     network(*[torch.zeros(1, *shape) for shape in (arguments[0], arguments[2]) if shape])
     return network
 
 def guidance(feature_shape, image_shape):
-    told.append((feature_shape, image_shape))
+    calls.append((feature_shape, image_shape))
     size = torch.Size(image_shape).numel()
     return nn.Sequential(nn.Flatten(), nn.Linear(torch.Size(feature_shape).numel(), size), nn.Unflatten(1, image_shape))
 
@@ -277,8 +277,8 @@ def test_a_classifier_and_a_guidance_producer_by_name_train(
         model={"classifier": f"{own}:classifier", "guidance": f"{own}:guidance"}, training={"rounds": 5}
     )
     summary = run(experiment, tmp_path / "run", device="cpu", dataset=tiny_dataset)
-    told = importlib.import_module(own).told
-    assert told == [((1, 16, 16), 4, (4, 4, 4)), ((4, 4, 4), (1, 16, 16))]
+    calls = importlib.import_module(own).calls
+    assert calls == [((1, 16, 16), 4, (4, 4, 4)), ((4, 4, 4), (1, 16, 16))]
     assert summary["bytes"]["update"] == [4 * (4 * (256 + 64) + 4)] * 3
     assert math.isfinite(summary["accuracy"]["final"])
 
@@ -288,7 +288,7 @@ def test_the_plain_model_gets_no_code_shape(
 ) -> None:
     experiment = tiny_experiment(model={"classifier": f"{own}:classifier"}, algorithm={"name": "fedavg"})
     simulation = build_simulation(experiment, device="cpu", dataset=tiny_dataset)
-    assert importlib.import_module(own).told == [((1, 16, 16), 4, None)]
+    assert importlib.import_module(own).calls == [((1, 16, 16), 4, None)]
     assert simulation.moderator.guidance_producer is None
 
 

@@ -427,7 +427,7 @@ def test_any_number_of_silos_and_rounds_makes_a_page(silos: int, rounds: int, tm
 def test_a_federation_without_test_images_says_so(tmp_path: Path) -> None:
     run = write_folder(tmp_path / "run", [1, 2, 3, 4], LEAVING)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    told = [
+    changed_rows = [
         {
             **line,
             "test_accuracy": None,
@@ -436,7 +436,9 @@ def test_a_federation_without_test_images_says_so(tmp_path: Path) -> None:
         }
         for line in lines
     ]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told), encoding="utf-8")
+    (run / "metrics.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in changed_rows), encoding="utf-8"
+    )
     page = page_of(run)
     assert page_data(page)["groups"][0]["curves"][0]["mean"] == [None, 5, 5, 5]
     assert "There were no test images" in Reader(page).text

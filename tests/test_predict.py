@@ -111,10 +111,8 @@ def test_the_figures_of_classes_are_those_by_hand() -> None:
 def test_the_figures_are_scikit_learns() -> None:
     metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn of the extra dev is not installed")
     stream = np.random.default_rng(1)
-    labels, guesses = (
-        stream.integers(0, 5, 200),
-        stream.integers(0, 4, 200),
-    )  # the last class is never predicted
+    # the last class is never predicted
+    labels, guesses = (stream.integers(0, 5, 200), stream.integers(0, 4, 200))
     found = class_measures(metrics.confusion_matrix(labels, guesses))
     assert found["macro_f1"] == pytest.approx(100 * metrics.f1_score(labels, guesses, average="macro"))
     assert found["balanced_accuracy"] == pytest.approx(100 * metrics.balanced_accuracy_score(labels, guesses))
@@ -135,9 +133,8 @@ def test_two_classes_have_an_area_under_the_curve(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=np.ones((4, 8, 8), np.float32) * means[:, None, None], y=[0, 1, 0, 1])
     found = evaluate(brightness_model(), str(tmp_path / "d.npz"))
     assert found["confusion"] == [[1, 1], [1, 1]]
-    assert (
-        found["auc"] == 0.75
-    )  # in three of the four pairs the bright image scores higher; only 0.4 is below 0.6
+    # in three of the four pairs the bright image scores higher; only 0.4 is below 0.6
+    assert found["auc"] == 0.75
     assert found["accuracy"] == 50
     # Clopper-Pearson of two in four
     assert found["accuracy_interval"] == pytest.approx([6.7586, 93.2414], abs=1e-4)

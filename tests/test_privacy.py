@@ -181,8 +181,8 @@ def test_a_small_figure_keeps_its_decimals() -> None:
 
 
 def test_no_noise_is_infinite_and_nothing_else() -> None:
-    told = promise_for(PrivacySettings(mechanism="none"), DigestSettings(), 256)
-    assert told.sentence == "no noise: record epsilon is infinite"
+    promise = promise_for(PrivacySettings(mechanism="none"), DigestSettings(), 256)
+    assert promise.sentence == "no noise: record epsilon is infinite"
 
 
 @pytest.mark.parametrize(("mechanism", "delta"), [("discrete-laplace", 0.0), ("discrete-gaussian", 1e-6)])
@@ -201,8 +201,9 @@ def test_integer_noise_says_what_it_promises_and_to_whom(mechanism: str, delta: 
 
 
 def test_a_mechanism_of_another_release_is_trusted_with_nothing() -> None:
-    told = promise_of({"mechanism": "gauss", "epsilon": 0.005}, 256)
+    promise = promise_of({"mechanism": "gauss", "epsilon": 0.005}, 256)
     assert (
-        told.sentence == "gauss is not known to this version of FedDig: take the record epsilon as infinite"
+        promise.sentence
+        == "gauss is not known to this version of FedDig: take the record epsilon as infinite"
     )
-    assert (told.epsilon, told.noise_scale) == (math.inf, 0.0)
+    assert (promise.epsilon, promise.noise_scale) == (math.inf, 0.0)

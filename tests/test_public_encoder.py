@@ -57,7 +57,7 @@ def test_the_file_tells_what_it_was_trained_on(
     out = tmp_path / "mine.safetensors"
     words = ["--data", "npz", "--data-path", npz.name, "--data-dir", tmp_path, "--steps", 5, "--seed", 3]
     assert run_encoder_make(*words, "--out", out, "--json") == 0
-    told = json.loads(capsys.readouterr().out)
+    report = json.loads(capsys.readouterr().out)
     _, facts = read_tensors(out, "encoder")
     expected = {
         "recipe": "images of npz, noisy code",
@@ -70,12 +70,12 @@ def test_the_file_tells_what_it_was_trained_on(
         "batch": str(BATCH),
     }
     assert {name: facts[name] for name in expected} == expected
-    assert told["data"] == "npz"
-    assert told["hash"] == facts["hash"] == encoder_hash(load_encoder(str(out), 1))
+    assert report["data"] == "npz"
+    assert report["hash"] == facts["hash"] == encoder_hash(load_encoder(str(out), 1))
     # the same arguments give the same bytes; generated images give another encoder
     assert run_encoder_make(*words, "--out", tmp_path / "again.safetensors", "--quiet") == 0
     assert (tmp_path / "again.safetensors").read_bytes() == out.read_bytes()
-    assert told["hash"] != encoder_hash(make_encoder(1, 3, 5))
+    assert report["hash"] != encoder_hash(make_encoder(1, 3, 5))
 
 
 def test_channels_follow_from_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

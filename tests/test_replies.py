@@ -67,18 +67,19 @@ class FakeSuperLink:
         message.metadata.__dict__["_message_id"] = message.object_id
         parts = get_all_nested_objects(message)
         self.objects |= {part: one.deflate() for part, one in parts.items()}
-        told = message_to_proto(message)
-        told.ClearField("content")
-        self.announced[name] = (told, get_object_tree(message))
+        announced = message_to_proto(message)
+        announced.ClearField("content")
+        self.announced[name] = (announced, get_object_tree(message))
         return message.object_id
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
         path = request.url.path.rsplit("/", 1)[1]
         if path == "pull-messages":
             names = PullAppMessagesRequest.FromString(request.content).message_ids
-            told = [self.announced.pop(name) for name in names if name in self.announced]
+            announced = [self.announced.pop(name) for name in names if name in self.announced]
             content: Any = PullAppMessagesResponse(
-                messages_list=[one for one, _ in told], message_object_trees=[tree for _, tree in told]
+                messages_list=[one for one, _ in announced],
+                message_object_trees=[tree for _, tree in announced],
             )
         elif path == "pull-object":
             name = PullObjectRequest.FromString(request.content).object_id

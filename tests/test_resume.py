@@ -584,9 +584,8 @@ def test_a_missing_file_is_one_line_on_the_command_line(
     (tmp_path / "run" / name).unlink()
     capsys.readouterr()
     if name.startswith("checkpoint"):
-        assert (
-            run_feddig("run", "--resume", tmp_path / "run", "--quiet") == 0
-        )  # restarts from the first round
+        # restarts from the first round
+        assert run_feddig("run", "--resume", tmp_path / "run", "--quiet") == 0
         assert contents(tmp_path / "run") == whole
     else:
         assert str(tmp_path / "run") in error_line(capsys, "run", "--resume", tmp_path / "run", "--quiet")

@@ -186,14 +186,17 @@ def test_absence_never_changes_the_batch_order(
     for name in ("none", scenario):
         experiment = make_tiny_experiment(algorithm={"name": algorithm}, absence={"scenario": name})
         run(experiment, tmp_path / name, dataset=tiny_dataset, until=first_leave + 1)
-    everybody, some = rows_without_times(tmp_path / "none"), rows_without_times(tmp_path / scenario)
-    assert everybody[:first_leave] == some[:first_leave]
+    without_absence, with_absence = (
+        rows_without_times(tmp_path / "none"),
+        rows_without_times(tmp_path / scenario),
+    )
+    assert without_absence[:first_leave] == with_absence[:first_leave]
     # silos that are present in the first round of absence train on the same batches
-    still_here = some[first_leave]["losses"]["silos"]
-    assert 0 < len(still_here) < 3
-    everybody_then = everybody[first_leave]["losses"]["silos"]
-    assert still_here == {silo: everybody_then[silo] for silo in still_here}
-    assert everybody[first_leave]["parameter_norm"] != some[first_leave]["parameter_norm"]
+    still_present = with_absence[first_leave]["losses"]["silos"]
+    assert 0 < len(still_present) < 3
+    losses_without_absence = without_absence[first_leave]["losses"]["silos"]
+    assert still_present == {silo: losses_without_absence[silo] for silo in still_present}
+    assert without_absence[first_leave]["parameter_norm"] != with_absence[first_leave]["parameter_norm"]
 
 
 # --- the results folder
@@ -275,13 +278,13 @@ def test_every_row_of_metrics_carries_its_format_version(feddig_run: Path) -> No
 def test_the_log_names_its_format_version_the_release_and_the_absence(feddig_run: Path) -> None:
     log = (feddig_run / "log.txt").read_text(encoding="utf-8")
     assert "log, format_version 1" in log.splitlines()[0]
-    for told in (
+    for line in (
         "FedDig 0.",
         "feddig, sequential, seed 0",
         "round 4: silo 0 leaves",
         "round 6: silo 2 leaves",
     ):
-        assert told in log.replace("scenario ", "")
+        assert line in log.replace("scenario ", "")
     assert "round 8: silo" not in log, "with three silos the last quarter of four is empty"
     assert "finished: " in log.splitlines()[-1]
 
@@ -296,14 +299,14 @@ def test_the_log_names_its_format_version_the_release_and_the_absence(feddig_run
     ],
 )
 def test_tensor_files_say_what_they_are(feddig_run: Path, name: str, kind: str) -> None:
-    told = header(feddig_run / name)
-    assert (told["format"], told["format_version"]) == (f"feddig-{kind}", "1")
+    facts = header(feddig_run / name)
+    assert (facts["format"], facts["format_version"]) == (f"feddig-{kind}", "1")
 
 
 def test_the_checkpoint_refers_to_the_digests_by_hash_and_holds_none(feddig_run: Path) -> None:
-    told = header(feddig_run / "checkpoint" / "state.safetensors")
-    assert told["rounds"] == "8"
-    assert json.loads(told["digests"]) == {
+    facts = header(feddig_run / "checkpoint" / "state.safetensors")
+    assert facts["rounds"] == "8"
+    assert json.loads(facts["digests"]) == {
         str(silo): read_digest(feddig_run / "digests" / f"silo-{silo}.safetensors").hash for silo in range(3)
     }
     size = (feddig_run / "checkpoint" / "state.safetensors").stat().st_size

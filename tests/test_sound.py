@@ -87,12 +87,12 @@ def test_what_the_noise_promises_is_what_was_asked_for(norm: str, spd: int) -> N
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_promise_says_what_the_facts_say(name: str, norm: str) -> None:
     digest = make(*draw(8, 2, 3), replace(SOUND[name], clip_norm=norm))
-    told, facts = digest.promise, digest.facts
-    assert (facts["sensitivity"], facts["sensitivity_norm"]) == (told.sensitivity, told.norm)
-    assert (facts["delta"], facts["label_epsilon"]) == (told.delta, told.label_epsilon)
+    promise, facts = digest.promise, digest.facts
+    assert (facts["sensitivity"], facts["sensitivity_norm"]) == (promise.sensitivity, promise.norm)
+    assert (facts["delta"], facts["label_epsilon"]) == (promise.delta, promise.label_epsilon)
     # a Laplace draw of scale b has a variance of 2 b^2
     spread = math.sqrt(2) if name == "laplace" else 1
-    assert facts["noise_deviation"] == pytest.approx(spread * told.noise_scale)
+    assert facts["noise_deviation"] == pytest.approx(spread * promise.noise_scale)
     assert digest.mechanism.noise_deviation(facts) == facts["noise_deviation"]
 
 
@@ -352,8 +352,8 @@ def test_integers_that_cannot_be_divided_are_refused(facts: dict[str, object], t
     path = tmp_path / "d.safetensors"
     write_digest(path, digest)
     tensors, head = read_tensors(path, "digest")
-    told = {"silo": head["silo"], "hash": head["hash"], "facts": json.dumps({**digest.facts, **facts})}
-    write_tensors(path, "digest", tensors, told)
+    changed = {"silo": head["silo"], "hash": head["hash"], "facts": json.dumps({**digest.facts, **facts})}
+    write_tensors(path, "digest", tensors, changed)
     with pytest.raises(FileFormatError, match=r"d\.safetensors"):
         read_digest(path)
 
@@ -375,10 +375,10 @@ def test_a_file_tells_the_contract(tmp_path: Path) -> None:
     assert again.hash == digest.hash
     assert again.facts == json.loads(json.dumps(digest.facts)) == digest.facts
     assert digest.mechanism.fact_types.keys() <= digest.facts.keys()
-    told = describe_digest(path)
-    assert told["adjacency"] == "replace-one"
-    assert told["clip_bound"] == 4.0
-    assert told["promise"] == (
+    described = describe_digest(path)
+    assert described["adjacency"] == "replace-one"
+    assert described["clip_bound"] == 4.0
+    assert described["promise"] == (
         "not private: record epsilon is 3.5 and delta 1e-06 under replace-one adjacency (2 for features and 1.5 for "
         "labels); it covers this one release of the digest and not the updates of the model; nothing is promised "
         "against anyone who knows the seed"

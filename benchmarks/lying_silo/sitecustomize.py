@@ -35,7 +35,7 @@ def change_replies() -> None:
     from feddig.federation.wire import pack_arrays, pack_bytes, read_bytes
 
     def fail(reply: Any) -> Any:
-        raise RuntimeError("the silo's app fails, as it was told to")
+        raise RuntimeError("the file `lie` asks for this failure")
 
     def hang(reply: Any) -> Any:
         time.sleep(600)
