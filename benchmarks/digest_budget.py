@@ -1,11 +1,10 @@
-"""How accuracy and the moderator's time depend on how many digests a joint update may see.
+"""Measure accuracy and the moderator's time by the number of digests that a joint update may use.
 
     python benchmarks/digest_budget.py --out benchmarks/results/digest_budget.json
 
-FedDig in the demo's setting, or on the set that --name names in first_results.py's; silos leave one after the other.
-A share of 1 is all digests and runs first, which counts them; a smaller one sets moderator.digest_budget, and each
-pass draws that many anew, fairly over silos and classes. The seconds are those of the joint update alone, which is
-what the budget lightens.
+FedDig runs in the demo's setting, or with first_results.py's settings on the set of --name; silos leave in sequence.
+A share of 1 uses all digests; it runs first and counts them. A smaller share sets moderator.digest_budget: each pass
+draws that many digests, evenly over silos and classes. The seconds are those of the joint update.
 """
 
 import argparse
@@ -66,7 +65,7 @@ def main() -> None:
 
 
 def row_of(seed: int, share: float, budget: int, out: Path, summary: dict[str, Any]) -> dict[str, Any]:
-    """Give what a run comes to."""
+    """Return the results of a run."""
     metrics = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     joint = [row["seconds_joint"] for row in metrics if "seconds_joint" in row]
     spd = next(iter(summary["digests"].values()))["samples_per_digest"]

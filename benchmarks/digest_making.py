@@ -1,4 +1,4 @@
-"""How long it takes to make the paper's digests: 558,344 samples through encoder, mixing and noise.
+"""Measure the time to make the paper's digests: 558,344 samples through encoder, mixing and noise.
 
 python benchmarks/digest_making.py --out benchmarks/results/digest_making.json
 python benchmarks/digest_making.py --mechanism discrete-gaussian --random system --drawn --repeats 3 \\
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from paper_round import CLASSES, IMAGES, SHARES, cut, draw_images
+from paper_round import CLASSES, IMAGES, SHARES, draw_images, split_rows
 
 from feddig.core.samples import ImageSource, RawSamples
 from feddig.digest.digest import make_digest
@@ -31,7 +31,7 @@ MECHANISMS = {
 
 
 def main() -> None:
-    """Time both parts, several times, and print a table."""
+    """Time both parts several times and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=IMAGES)
     parser.add_argument("--repeats", type=int, default=3)
@@ -55,7 +55,7 @@ def main() -> None:
         _wait(device)
         encoded, used = time.perf_counter(), time.process_time()
         count = 0
-        for silo, part in enumerate(cut(len(images), SHARES)):
+        for silo, part in enumerate(split_rows(len(images), SHARES)):
             samples = RawSamples(source, part)
             digest = make_digest(
                 silo, features[samples.rows], samples.labels, CLASSES,
@@ -64,7 +64,7 @@ def main() -> None:
             count += len(digest)
         _wait(device)
         done, processor = time.perf_counter(), time.process_time() - used
-        # processor seconds of all cores together tell more where others use the machine as well
+        # CPU seconds of all cores are more comparable on a shared machine
         rows.append({"mix_and_noise": done - encoded, "mix_and_noise_processor": processor})
         if not options.drawn:
             rows[-1] |= {"encode": encoded - started, "all": done - started}
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def _draw(count: int, device: torch.device) -> torch.Tensor:
-    """Draw features of the size and, roughly, the length of encoded ones."""
+    """Draw features of the shape and roughly the norm of encoded ones."""
     return (torch.rand(count, 4, 8, 8, generator=torch.Generator().manual_seed(0)) * 45).to(device)
 
 

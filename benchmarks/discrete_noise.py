@@ -1,4 +1,4 @@
-"""How long the integer noise of the paper's digests takes: 139,586 digests of 256 elements.
+"""Measure the time of the integer noise for the paper's digests: 139,586 digests of 256 elements.
 
 python benchmarks/discrete_noise.py --out benchmarks/results/discrete_noise.json
 """
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def _time(noise: IntegerNoise, samples: int, source: Source, threads: int) -> float:
-    """Time one full draw, with its table made anew."""
+    """Time one full draw, including its table."""
     fresh = replace(noise)
     started = time.perf_counter()
     fresh.draw(samples, source, threads)

@@ -1,10 +1,10 @@
-"""Compare ways of making the encoder by how well a classifier learns from digests alone.
+"""Compare recipes for the encoder by the accuracy of a classifier that learns from digests only.
 
     python benchmarks/encoder_recipes.py [--data-dir FOLDER] [--out results.json] [--seeds 3] [--steps N] [--images N]
 
-Measured on Fashion-MNIST and EMNIST ByClass, wherever FedDig finds them. The measure: encode training images, bring
-the largest value to 4, make digests (four samples each, the paper's noise), train a small classifier on them and test
-it on plain, unmixed features. Real images only measure; no recipe learns from them, except those that are named so.
+Measured on Fashion-MNIST and EMNIST ByClass, where FedDig finds them. The measure: encode training images, scale the
+largest value to 4, make digests (four samples each, the paper's noise), train a small classifier on them and test it
+on unmixed features. Recipes do not learn from real images, except those whose name says so.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from feddig.seeds import numpy_stream, torch_stream
 
 SETS = ("fashion-mnist", "emnist-byclass")
 TEST_SHARE = 2
-"""So many training images for each test image."""
+"""Training images per test image."""
 LARGEST = 4.0
 NOISE = 0.01
 EPOCHS = 16
@@ -49,7 +49,7 @@ LEARNING_RATE = 0.01
 
 @dataclass(frozen=True)
 class Measured:
-    """The images of a data set that the encoders are measured on."""
+    """The images of a data set for measuring encoders."""
 
     name: str
     classes: int
@@ -64,7 +64,7 @@ class Measured:
 
 
 def recipes(fashion: Measured, emnist: Measured, steps: int) -> list[tuple[EncoderTraining, int]]:
-    """List what is compared, with the number of training steps."""
+    """List the recipes, with this number of training steps."""
     return [
         (EncoderTraining("untrained", noise=0), 0),
         (EncoderTraining("shipped"), steps),
@@ -87,7 +87,7 @@ def recipes(fashion: Measured, emnist: Measured, steps: int) -> list[tuple[Encod
 
 
 def main() -> None:
-    """Measure every recipe, print the table and write it down."""
+    """Measure every recipe, print the table and write it to a file."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -96,7 +96,7 @@ def main() -> None:
     options.add_argument("--seeds", type=int, default=3)
     options.add_argument("--steps", type=int, default=STEPS, help="of an encoder's training")
     options.add_argument("--images", type=int, default=20_000, help="for training; half as many test")
-    options.add_argument("--only", default="", help="Names of recipes, with semicolons between.")
+    options.add_argument("--only", default="", help="names of recipes, separated by semicolons")
     chosen = options.parse_args()
     torch.set_num_threads(1)
 
@@ -117,7 +117,7 @@ def main() -> None:
 
 
 def as_line(row: dict[str, Any]) -> str:
-    """Give a row of the printed table."""
+    """Return a row of the printed table."""
     cells = [row["recipe"]]
     for name in SETS:
         by_seed = ", ".join(f"{value:.1f}" for value in row[name]["digests_by_seed"])
@@ -126,7 +126,7 @@ def as_line(row: dict[str, Any]) -> str:
 
 
 def write(path: Path, rows: list[dict[str, Any]], images: int) -> None:
-    """Write all rows so far, with what they depend on."""
+    """Write all rows so far, with the settings."""
     facts = {
         "format_version": 2,
         "device": f"CPU, 1 thread, {platform.machine()}",
@@ -140,7 +140,7 @@ def write(path: Path, rows: list[dict[str, Any]], images: int) -> None:
 
 
 def load(name: str, data_dir: Path | None, count: int) -> Measured:
-    """Load the images of a set that the encoders are measured on, the same for every recipe and seed."""
+    """Load the images of a set, the same for every recipe and seed."""
     dataset = load_dataset(name, data_dir=data_dir)
     images, labels = _some(dataset.train, count)
     test_images, test_labels = _some(dataset.test, count // TEST_SHARE)
@@ -154,7 +154,7 @@ def _some(images: Images, count: int) -> tuple[Tensor, Tensor]:
 
 
 def measure(recipe: EncoderTraining, steps: int, seeds: int, sets: tuple[Measured, ...]) -> dict[str, Any]:
-    """Make the encoder once per seed, and for each set a classifier from digests."""
+    """Train the encoder once per seed, and for each set a classifier on digests."""
     found: dict[str, dict[str, list[float]]] = {
         one.name: {"digests": [], "largest": [], "deviation": []} for one in sets
     }
@@ -183,7 +183,7 @@ def measure(recipe: EncoderTraining, steps: int, seeds: int, sets: tuple[Measure
 def _measure_on(one: Measured, encoder: Callable[[Tensor], Tensor], seed: int) -> dict[str, float]:
     features, tests = encode(encoder, one.images), encode(encoder, one.test_images)
     largest, deviation = features.amax().item(), features.std().item()
-    # recipes are compared, not scales: the largest value acts like a learning rate
+    # use one scale for all recipes, because the largest value acts like a learning rate
     features, tests = features * (LARGEST / largest), tests * (LARGEST / largest)
     soft = nn.functional.one_hot(one.labels, one.classes).float()
     mixed, mixed_soft = make_digests(features, soft, torch_stream(seed, "benchmark digests"))
@@ -196,12 +196,12 @@ def _measure_on(one: Measured, encoder: Callable[[Tensor], Tensor], seed: int) -
 
 @torch.no_grad()
 def encode(encoder: Callable[[Tensor], Tensor], images: Tensor) -> Tensor:
-    """Encode in parts, to need little memory."""
+    """Encode in parts, which needs less memory."""
     return torch.cat([encoder(part) for part in images.split(1000)])
 
 
 def make_digests(features: Tensor, soft: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Average every four samples in random order, and add noise of a hundredth of the largest value."""
+    """Average groups of four samples in random order, and add noise of a hundredth of the largest value."""
     order = torch.randperm(len(features), generator=generator).view(-1, SAMPLES_PER_DIGEST)
     pair = torch.empty(2, len(order), *features.shape[1:]).exponential_(generator=generator)
     noise = NOISE * features.amax() * (pair[0] - pair[1])
@@ -209,7 +209,7 @@ def make_digests(features: Tensor, soft: Tensor, generator: torch.Generator) -> 
 
 
 def accuracy(inputs: Tensor, soft: Tensor, epochs: int, seed: int, tests: Tensor, answers: Tensor) -> float:
-    """Train a small classifier and give its test accuracy in per cent."""
+    """Train a small classifier and return its test accuracy in per cent."""
     torch.manual_seed(seed)
     classifier = nn.Sequential(
         *(nn.Conv2d(4, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),

@@ -1,9 +1,9 @@
-"""How large should the encoder's numbers be? Their size acts like a learning rate for F_D.
+"""Compare scales of the encoder's numbers, which act like a learning rate for F_D.
 
     python benchmarks/encoder_scale.py FOLDER [--out results.json] [--rounds 120] [--scales 4,16,64,256]
 
-FOLDER holds Fashion-MNIST as four gzipped IDX files. The measure: `digests-only` with the paper's settings (no silo
-ever trains, so the digests must carry everything), final test accuracy by the largest value of the code.
+FOLDER contains Fashion-MNIST as four gzipped IDX files. The measure: final test accuracy of `digests-only` with the
+paper's settings (no silo trains, so the model learns from digests only), by the largest value of the code.
 """
 
 import argparse
@@ -21,7 +21,7 @@ PAPER = Path(__file__).parent.parent / "experiments" / "paper.toml"
 
 
 class Scaled(nn.Module):
-    """The shipped encoder with its code scaled to another largest value."""
+    """The shipped encoder, scaled to another largest value."""
 
     def __init__(self, largest: float) -> None:
         super().__init__()

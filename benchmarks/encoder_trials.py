@@ -1,4 +1,4 @@
-"""Images and losses that might make a better encoder than the shipped recipe; encoder_recipes.py compares them."""
+"""Images and losses that may give a better encoder than the shipped recipe; encoder_recipes.py compares them."""
 
 import math
 
@@ -16,7 +16,7 @@ TEMPERATURE = 0.2
 
 
 def draw_clouds(count: int, channels: int, generator: torch.Generator) -> Tensor:
-    """Draw nothing but noise that fades with its frequency (1/f), the statistics of photographs."""
+    """Draw noise whose amplitude falls with frequency (1/f), as in photographs."""
     down, across = torch.fft.fftfreq(SIZE).view(-1, 1), torch.fft.rfftfreq(SIZE).view(1, -1)
     frequency = torch.hypot(down, across).clamp_min(1 / SIZE)
     fading = frequency ** -_uniform((count, 1, 1, 1), 0.5, 2, generator)
@@ -28,7 +28,7 @@ def draw_clouds(count: int, channels: int, generator: torch.Generator) -> Tensor
 
 
 def draw_scribbles(count: int, channels: int, generator: torch.Generator) -> Tensor:
-    """Draw two to five joined bends with one pen, bright on black, somewhat like a letter."""
+    """Draw two to five joined curves of one width, bright on black, similar to letters."""
     joints = _uniform((6, count, 1, 2), -0.7, 0.7, generator)
     bends = _uniform((5, count, 1, 2), -0.7, 0.7, generator)
     time = torch.linspace(0, 1, 16).view(1, -1, 1)
@@ -46,7 +46,7 @@ def draw_scribbles(count: int, channels: int, generator: torch.Generator) -> Ten
 
 
 def draw_garments(count: int, channels: int, generator: torch.Generator) -> Tensor:
-    """Draw mirrored outlines on black, filled with fine texture: things that people make are often symmetric."""
+    """Draw mirrored outlines on black, filled with fine texture, because man-made objects are often symmetric."""
     half = SIZE // 2
     steps = torch.linspace(0, 1, SIZE).view(1, -1)
     outline = _uniform((count, 1), 0.2, 0.9, generator).expand(-1, SIZE)
@@ -73,12 +73,12 @@ def draw_varied(count: int, channels: int, generator: torch.Generator) -> Tensor
 
 
 def draw_pairs(count: int, channels: int, generator: torch.Generator) -> Tensor:
-    """Draw generated images, and after them all the same ones moved, turned, stretched and dimmed a little."""
+    """Draw generated images, followed by the same images slightly shifted, rotated, stretched and darkened."""
     return _with_views(generate_images(math.ceil(count / 2), channels, generator), generator)[:count]
 
 
 def draw_varied_pairs(count: int, channels: int, generator: torch.Generator) -> Tensor:
-    """Draw such pairs of the varied images."""
+    """Draw pairs of the varied images in the same way."""
     return _with_views(draw_varied(math.ceil(count / 2), channels, generator), generator)[:count]
 
 
@@ -102,7 +102,7 @@ def _uniform(shape: tuple[int, ...], low: float, high: float, generator: torch.G
 
 
 def with_edges(images: Tensor, codes: Tensor, painted: Tensor) -> Tensor:
-    """Paint the differences between neighbouring pixels right too, not the pixels alone."""
+    """Reconstruct the differences between neighbouring pixels too, not only the pixels."""
     error = reconstruction_error(images, codes, painted)
     for side in (2, 3):
         error = error + nn.functional.mse_loss(painted.diff(dim=side), images.diff(dim=side))
@@ -110,7 +110,7 @@ def with_edges(images: Tensor, codes: Tensor, painted: Tensor) -> Tensor:
 
 
 def with_decorrelation(images: Tensor, codes: Tensor, painted: Tensor) -> Tensor:
-    """Keep the channels from saying the same: their squared correlations cost a little."""
+    """Add a small penalty on squared correlations between channels."""
     values = codes.transpose(0, 1).flatten(1)
     values = values - values.mean(1, keepdim=True)
     values = values / (values.norm(dim=1, keepdim=True) + 1e-6)
@@ -119,7 +119,7 @@ def with_decorrelation(images: Tensor, codes: Tensor, painted: Tensor) -> Tensor
 
 
 def with_recognition(images: Tensor, codes: Tensor, painted: Tensor) -> Tensor:
-    """Recognise an image by the code of its other view among all others (InfoNCE)."""
+    """Recognise an image by the code of its other view among all images (InfoNCE)."""
     first, second = _directions(codes)
     likeness = first @ second.T / TEMPERATURE
     found = nn.functional.cross_entropy(likeness, torch.arange(len(first)))
@@ -127,7 +127,7 @@ def with_recognition(images: Tensor, codes: Tensor, painted: Tensor) -> Tensor:
 
 
 def with_recognition_in_digests(images: Tensor, codes: Tensor, painted: Tensor) -> Tensor:
-    """Recognise from a mixture of four codes which four images are in it, by their other views."""
+    """Recognise the four images in a mixture of four codes by their other views."""
     half = len(codes) // 2 // SAMPLES_PER_DIGEST * SAMPLES_PER_DIGEST
     first, second = codes[:half].flatten(1), codes[len(codes) // 2 :][:half].flatten(1)
     middle, spread = second.mean(0), second.std(0).mean() + 1e-6
@@ -140,7 +140,7 @@ def with_recognition_in_digests(images: Tensor, codes: Tensor, painted: Tensor) 
 
 
 def _directions(codes: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the codes of both views as directions from their common middle."""
+    """Return the codes of both views as unit vectors from their common mean."""
     flat = codes.flatten(1)
     first, second = nn.functional.normalize(flat - flat.mean(0)).chunk(2)
     return first, second

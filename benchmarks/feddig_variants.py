@@ -1,13 +1,13 @@
-"""What moves FedDig's end: one thing changed at a time, silos leave one after the other, seed 0.
+"""Measure what changes FedDig's final accuracy: one change at a time, silos leave in sequence, seed 0.
 
     python benchmarks/feddig_variants.py emnist-byclass --data-dir FOLDER --out benchmarks/results/feddig-variants
 
-Settings are first_results.py's, so that the variant `as shipped` repeats its line. A scale is the largest value of the
-code on generated images (64 as shipped); `wide guidance` is a P_G whose transposed convolutions overlap; `of seed 3`
-draws one thing (P_G's first weights, those of M, digests, partition) as that seed does, and all else as seed
-0; `and all of seed 3` draws everything so; `linear F_D` is the other reading of the paper's size. Writes
-OUT/<data set>.json after each run, and skips variants that are in it already. `--draw` runs nothing and draws
-the curves of --variants from that file, as OUT/<data set>.png.
+Settings are those of first_results.py, so the variant `as shipped` repeats its line. A scale is the largest value of
+the code on generated images (64 as shipped). `wide guidance` is a P_G whose transposed convolutions overlap. `of seed
+3` draws one thing (initial weights of P_G or M, digests, partition) from seed 3 and all else from seed 0; `and all of
+seed 3` draws everything from seed 3. `linear F_D` is the other interpretation of the paper's size. OUT/<data set>.json
+is written after each run, and its variants are not run again. `--draw` runs nothing and draws the curves of --variants
+from that file to OUT/<data set>.png.
 """
 
 import argparse
@@ -40,7 +40,7 @@ CLASSES = {"fashion-mnist": 10, "fashion-mini": 10, "emnist-byclass": 62}
 
 
 def wide_guidance() -> nn.Module:
-    """Build a P_G that paints over its neighbours' pixels too: kernels of 4 at a stride of 2."""
+    """Build a P_G with overlapping kernels: size 4 at a stride of 2."""
     return nn.Sequential(
         nn.ConvTranspose2d(4, 16, 4, stride=2, padding=1),
         nn.ReLU(),
@@ -75,7 +75,7 @@ def with_seed(seed: int) -> Callable[[Experiment], Experiment]:
 
 
 def guidance_of(seed: int) -> Callable[[Experiment], Networks]:
-    """Give P_G the first weights that it has in a run of this seed."""
+    """Start P_G from its initial weights in a run of this seed."""
 
     def build(experiment: Experiment) -> Networks:
         torch.manual_seed(derive(seed, "initial weights", "guidance"))
@@ -85,7 +85,7 @@ def guidance_of(seed: int) -> Callable[[Experiment], Networks]:
 
 
 def dark_guidance(seed: int, bias: float) -> Callable[[Experiment], Networks]:
-    """Give P_G the first weights of this seed with another last bias: far below 0 it starts with dark pictures."""
+    """Start P_G from the initial weights of this seed with another last bias; far below 0, pictures start dark."""
 
     def build(experiment: Experiment) -> Networks:
         networks = guidance_of(seed)(experiment)
@@ -99,7 +99,7 @@ def dark_guidance(seed: int, bias: float) -> Callable[[Experiment], Networks]:
 
 
 def classifier_of(seed: int) -> Callable[[Experiment], Networks]:
-    """Give M the first weights that it has in a run of this seed."""
+    """Start M from its initial weights in a run of this seed."""
 
     def build(experiment: Experiment) -> Networks:
         torch.manual_seed(derive(seed, "initial weights", "classifier"))
@@ -110,7 +110,7 @@ def classifier_of(seed: int) -> Callable[[Experiment], Networks]:
 
 
 def linear_digest_part(seed: int) -> Callable[[Experiment], Networks]:
-    """Give M the other F_D that fits the paper's 1.00 MB: one layer, 256 to 325 numbers."""
+    """Use the other F_D of the paper's 1.00 MB: one layer, from 256 to 325 numbers."""
 
     def build(experiment: Experiment) -> Networks:
         torch.manual_seed(derive(seed, "initial weights", "classifier"))
@@ -124,7 +124,7 @@ def linear_digest_part(seed: int) -> Callable[[Experiment], Networks]:
 
 
 def fixed(**networks: Any) -> Callable[[Experiment], Networks]:
-    """Give these networks, whatever the experiment."""
+    """Use these networks for every experiment."""
     return lambda _: Networks(**{name: build() for name, build in networks.items()})
 
 
@@ -168,7 +168,7 @@ VARIANTS: dict[str, tuple[Callable[[Experiment], Experiment], Callable[[Experime
 
 
 def main() -> None:
-    """Run the variants that are still to be run."""
+    """Run the variants that have no result yet."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
     parser.add_argument("--data-dir", type=Path)
@@ -177,7 +177,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=300)
     parser.add_argument("--work", type=Path, default=Path("results/feddig-variants"))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/feddig-variants"))
-    parser.add_argument("--draw", action="store_true", help="draw what was run")
+    parser.add_argument("--draw", action="store_true", help="draw the existing results")
     options = parser.parse_args()
     logging.getLogger("feddig").setLevel(logging.WARNING)
     file = options.out / f"{options.name}.json"
@@ -219,7 +219,7 @@ def main() -> None:
 
 
 def draw(curves: Mapping[str, Sequence[float]], variants: Sequence[str], file: Path) -> None:
-    """Draw the test accuracy of these variants by round; dotted: a silo leaves."""
+    """Draw the test accuracy of these variants by round; dotted lines mark rounds in which a silo leaves."""
     figure = Figure(figsize=(7, 3.2), layout="constrained")
     axes = figure.subplots()
     for colour, name in zip(COLOURS, [name for name in variants if name in curves], strict=False):

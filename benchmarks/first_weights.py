@@ -1,10 +1,10 @@
-"""How a draw of the guidance producer's first weights looks, and how far training takes it.
+"""Measure how the guidance producer's initial weights look, and how far training changes them.
 
     python benchmarks/first_weights.py --data-dir FOLDER --out benchmarks/results/first_weights.json
 
-P_G learns from digests alone (`digests-only`) on part of Fashion-MNIST, with the small classifier and the paper's
-learning rate. Told of each draw: how bright its pictures of digests are before and after, and how far its weights
-moved.
+P_G learns from digests only (`digests-only`) on part of Fashion-MNIST, with the small classifier and the paper's
+learning rate. Reported for each seed: the brightness of its pictures of digests before and after training, and how far
+its weights moved.
 """
 
 import argparse
@@ -28,7 +28,7 @@ SHOWN = 300
 
 
 def main() -> None:
-    """Train each draw and tell of it."""
+    """Train from each seed's initial weights and print the results."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -39,15 +39,15 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     logging.getLogger("feddig").setLevel(logging.WARNING)
-    rows = [tell(int(seed), options) for seed in options.seeds.split(",")]
+    rows = [measure(int(seed), options) for seed in options.seeds.split(",")]
     facts = {"format_version": 1, "command": "python benchmarks/first_weights.py", "rounds": options.rounds}
     write_atomically(
         options.out, json.dumps({**facts, "images": options.images, "rows": rows}, indent=1) + "\n"
     )
 
 
-def tell(seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Train one draw; all else is seed 0's."""
+def measure(seed: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Train from one seed's initial weights; all else is drawn from seed 0."""
     table = {
         "data": {"name": "fashion-mnist", "limit": options.images},
         "algorithm": {"name": "digests-only"},

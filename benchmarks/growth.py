@@ -1,8 +1,8 @@
-"""How a round grows: with silos over the same data, with digests, with rounds; and what a checkpoint costs.
+"""Measure how the time of a round grows with silos, digests and rounds, and the cost of a checkpoint.
 
     python benchmarks/growth.py --out benchmarks/results/growth.json
 
-The paper's setting (see paper_round.py) with FedDig, everybody present unless said otherwise.
+The paper's setting (see paper_round.py) with FedDig, all silos present unless stated otherwise.
 """
 
 import argparse
@@ -28,7 +28,7 @@ ROUNDS = (10, 100, 1000)
 
 
 def measure(federation: Federation, repeats: int) -> dict[str, Any]:
-    """Time rounds after the first two, which compile and record, and one checkpoint."""
+    """Time one checkpoint and the rounds after the first two, which compile and record."""
     for _ in range(2):
         federation.time_round()
     seconds = [federation.time_round()[0] for _ in range(repeats)]
@@ -48,14 +48,14 @@ def measure(federation: Federation, repeats: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure all three and print a table each."""
+    """Measure all three and print a table for each."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=IMAGES)
     parser.add_argument("--few-images", type=int, default=20_000, help="for the growth with rounds")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=ROUNDS[-1])
-    parser.add_argument("--silos", type=int, default=SILOS[-1], help="at most so many")
-    parser.add_argument("--digests", type=int, default=DIGESTS[-1], help="at most so many times as many")
+    parser.add_argument("--silos", type=int, default=SILOS[-1], help="the largest number")
+    parser.add_argument("--digests", type=int, default=DIGESTS[-1], help="the largest factor")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
@@ -111,7 +111,7 @@ def _forget(device: torch.device) -> None:
 
 
 def _peak(device: torch.device) -> float:
-    """Give the most memory that was taken: of the GPU, or of this process."""
+    """Return the peak memory of the GPU, or of this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device) / 2**30
     import resource

@@ -1,10 +1,10 @@
-"""How much do codes tell of CIFAR-10's classes? MobileNetV2's against the shipped colour encoder's.
+"""Compare how well CIFAR-10's classes can be read from codes of MobileNetV2 and of the shipped colour encoder.
 
     python benchmarks/mobilenet_probe.py FOLDER WEIGHTS [--out results.json] [--images 5000] [--test-images 2000]
 
-FOLDER holds CIFAR-10's binary version, WEIGHTS is a file that `feddig encoder import` takes. The measure: a
-linear classifier on the codes of 5,000 training images, tested on 2,000 test images. How strongly its weights are
-held small is chosen on a fifth of the training images, never on the test images.
+FOLDER contains CIFAR-10's binary version, WEIGHTS is a file that `feddig encoder import` accepts. The measure: a
+linear classifier on the codes of 5,000 training images, tested on 2,000 test images. Its weight penalty is chosen on
+a fifth of the training images, not on the test images.
 """
 
 import argparse
@@ -22,14 +22,14 @@ from feddig.models.mobilenet import new_mobilenet
 from feddig.models.mobilenet_import import import_mobilenet
 
 CHOOSING_SHARE = 5
-"""One training image in so many chooses the penalty."""
+"""One in this many training images is used to choose the penalty."""
 ENLARGEMENTS = (1, 2, 3)
 PENALTIES = (1e-4, 1e-3, 1e-2, 1e-1)
 SEED = 0
 
 
 def main() -> None:
-    """Measure each code, print a table and write it down."""
+    """Measure each code, print a table and write it to a file."""
     options = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -92,7 +92,7 @@ def main() -> None:
 
 
 def probe(codes: Tensor, labels: Tensor, test_codes: Tensor, answers: Tensor) -> float:
-    """Give the test accuracy of a linear classifier in per cent."""
+    """Return the test accuracy of a linear classifier in per cent."""
     mean, deviation = codes.mean(0), codes.std(0) + 1e-6
     codes, test_codes = (codes - mean) / deviation, (test_codes - mean) / deviation
     most = len(codes) - len(codes) // CHOOSING_SHARE
@@ -104,7 +104,7 @@ def probe(codes: Tensor, labels: Tensor, test_codes: Tensor, answers: Tensor) ->
 
 
 def fit(codes: Tensor, labels: Tensor, penalty: float) -> nn.Linear:
-    """Fit a linear classifier to the end, as far as 100 steps of L-BFGS go."""
+    """Fit a linear classifier with up to 100 steps of L-BFGS."""
     classifier = nn.Linear(codes.shape[1], 10)
     nn.init.zeros_(classifier.weight)
     nn.init.zeros_(classifier.bias)
@@ -122,7 +122,7 @@ def fit(codes: Tensor, labels: Tensor, penalty: float) -> nn.Linear:
 
 @torch.no_grad()
 def accuracy(classifier: nn.Linear, codes: Tensor, labels: Tensor) -> float:
-    """Give the accuracy in per cent."""
+    """Return the accuracy in per cent."""
     return 100 * float((classifier(codes).argmax(1) == labels).float().mean())
 
 

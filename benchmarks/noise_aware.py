@@ -1,7 +1,7 @@
-"""How to train on digests whose noise is known: ways to post-process them, each judged by two small classifiers.
+"""Compare ways to post-process digests of known noise, each measured by two small classifiers.
 
 Fashion-MNIST through the shipped encoder, or through the even one (--encoder even); digests with the discrete
-Gaussian, same-label adjacency, delta 1e-6. The classifiers see features alone, learn from digests and are tested
+Gaussian, same-label adjacency, delta 1e-6. The classifiers see only features, learn from digests and are tested
 on the features of single images without noise.
 
 python benchmarks/noise_aware.py --data-dir FOLDER --out benchmarks/results/noise_aware.json
@@ -30,7 +30,7 @@ from feddig.settings import DigestSettings, PrivacySettings
 CLASSES = 10
 STEPS, BATCH, LR = 400, 256, 3e-3
 UNITS = {"default": 60.0, "even": 20.0}
-"""What an encoder's features are divided by: about their standard deviation over images."""
+"""Divisors of each encoder's features: about their standard deviation over images."""
 
 Way = Callable[[Tensor, Tensor, float, int], Tensor]
 
@@ -41,7 +41,7 @@ def as_received(features: Tensor, labels: Tensor, deviation: float, samples: int
 
 
 def towards_the_pooled_mean(features: Tensor, labels: Tensor, deviation: float, samples: int) -> Tensor:
-    """Shrink along each direction by the share of its variance that is not noise (Wiener); labels are not used."""
+    """Shrink each direction by the share of its variance that is not noise (Wiener), without labels."""
     rows = features.double()
     rest = rows - rows.mean(0)
     gains, directions = _wiener(rest, deviation, len(rows) - 1)
@@ -49,7 +49,7 @@ def towards_the_pooled_mean(features: Tensor, labels: Tensor, deviation: float, 
 
 
 def labels_part_alone(features: Tensor, labels: Tensor, deviation: float, samples: int) -> Tensor:
-    """Keep what labels explain and nothing else."""
+    """Keep only what labels explain."""
     shares = labels.double()
     return (shares @ torch.linalg.pinv(shares) @ features.double()).clamp(min=0).float()
 
@@ -66,11 +66,11 @@ WAYS: dict[str, Way] = {
     "towards the labels' part": towards_the_labels_part,
     "as single samples": without_noise,
 }
-"""The last but one is what moderator.noise_aware does with random mixing, the last with mixing within classes."""
+"""moderator.noise_aware uses the last but one with random mixing, and the last with mixing within classes."""
 
 
 def main() -> None:
-    """Measure every way with every noise and print a table."""
+    """Measure every method with every noise and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--data", default="fashion-mnist")
@@ -93,14 +93,14 @@ def main() -> None:
         settings = DigestSettings(samples_per_digest=spd, mixing=mixing, seed=0)
         digest = make_digest(0, *train, CLASSES, settings=settings, privacy=privacy, encoder="")
         deviation = float(str(digest.facts["noise_deviation"]))
-        told = {"mixing": mixing, "epsilon": epsilon, "samples_per_digest": spd, "digests": len(digest)}
+        setting = {"mixing": mixing, "epsilon": epsilon, "samples_per_digest": spd, "digests": len(digest)}
         print(f"{mixing}, epsilon {epsilon:g}, SpD {spd}: {len(digest)} digests, noise {deviation:.3g}")
         for name, way in WAYS.items():
             clear = way(digest.features.flatten(1), digest.labels, deviation, spd)
             found = {
                 kind: _judge(kind, clear, digest.labels, test, unit) for kind in ("linear", "hidden layer")
             }
-            rows.append({**told, "noise_deviation": deviation, "way": name, "accuracy": found})
+            rows.append({**setting, "noise_deviation": deviation, "way": name, "accuracy": found})
             print(
                 f"  {name:26}" + "".join(f"{kind} {value:5.1f}  " for kind, value in found.items()),
                 flush=True,
@@ -144,7 +144,7 @@ def _features(
 
 
 def _public_norm() -> float:
-    """Measure what a clip may be chosen by without any data: images that were generated."""
+    """Return the median norm on generated images, by which a clip can be chosen without data."""
     images = generate_images(4000, 1, torch.Generator().manual_seed(0))
     with torch.no_grad():
         return float(load_encoder("default", 1)(images).flatten(1).norm(dim=1).median())
@@ -157,7 +157,7 @@ def _wiener(rest: Tensor, deviation: float, left: int) -> tuple[Tensor, Tensor]:
 
 
 def _judge(kind: str, features: Tensor, labels: Tensor, test: tuple[Tensor, Tensor], unit: float) -> float:
-    """Train a classifier on these and give its test accuracy."""
+    """Train a classifier on these and return its test accuracy."""
     torch.manual_seed(0)
     width, stream = features.shape[1], torch.Generator().manual_seed(1)
     network: nn.Module = nn.Linear(width, CLASSES)

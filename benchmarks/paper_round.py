@@ -1,9 +1,9 @@
-"""How long the paper's round takes: 558,344 grey images of 62 classes at four silos, size-matched model.
+"""Measure the time of the paper's round: 558,344 grey images of 62 classes at four silos, size-matched model.
 
     python benchmarks/paper_round.py --out benchmarks/results/paper_round.json
 
-Images are generated, so that no data set is needed; speed does not depend on what they show. The same round is
-also trained by the ordinary eager loop (one worker, torch's own kernels and number formats, nothing recorded).
+Images are generated, so no data set is needed; the time does not depend on their content. The same round is also
+trained by the ordinary eager loop (one worker, torch's own kernels and number formats, nothing recorded).
 """
 
 import argparse
@@ -45,7 +45,7 @@ PAPER_SECONDS = {"fedavg": 24.0, "fedprox": 26.5, "fednova": 24.3, "feddig": 44.
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the table."""
+    """A line of the table."""
 
     algorithm: str
     away: int = 0
@@ -53,7 +53,7 @@ class Case:
 
     @property
     def name(self) -> str:
-        """What the table calls it."""
+        """The name in the table."""
         recalled = f", {self.away} recalled" if self.away else ""
         return f"{self.algorithm}{recalled}{', ordinary eager loop' if self.eager else ''}"
 
@@ -67,7 +67,7 @@ CASES = [
 
 
 def draw_images(count: int) -> Images:
-    """Draw images that can be learned: a faint pattern for each class under noise."""
+    """Draw images that can be learned: a faint pattern for each class, and noise."""
     draw = np.random.default_rng(0)
     labels = draw.integers(0, CLASSES, count)
     patterns = draw.integers(0, 128, (CLASSES, *SHAPE), dtype=np.uint8)
@@ -75,8 +75,8 @@ def draw_images(count: int) -> Images:
     return Images(pixels + patterns[labels], labels)
 
 
-def cut(count: int, shares: tuple[float, ...]) -> list[np.ndarray]:
-    """Deal the rows out to silos by their shares."""
+def split_rows(count: int, shares: tuple[float, ...]) -> list[np.ndarray]:
+    """Split the rows into silos by their shares."""
     ends = np.round(np.cumsum((0.0, *shares)) / sum(shares) * count).astype(int)
     return [np.arange(first, last) for first, last in itertools.pairwise(ends)]
 
@@ -113,14 +113,14 @@ class Federation:
         source, base = ImageSource(images, encoder, device), BASES[recipe.base]()
         self.silos = [
             Silo(index, RawSamples(source, rows), base, training, 0)
-            for index, rows in enumerate(cut(len(images), shares))
+            for index, rows in enumerate(split_rows(len(images), shares))
         ]
         self.moderator = Moderator(
             silos=len(shares), algorithm=base, workers=workers, guidance_producer=guidance, training=training,
             settings=ModeratorSettings(), weighting="equal", seed=0,
         )  # fmt: skip
         present = np.ones((len(shares), rounds), dtype=bool)
-        present[: case.away, 1:] = False  # everybody is there once, to deliver a digest
+        present[: case.away, 1:] = False  # all silos are present once, to send a digest
 
         def digest_of(silo: Silo):
             assert encoder is not None
@@ -135,7 +135,7 @@ class Federation:
         self._rounds: Iterator[RoundResult] = run_rounds(self.moderator, engine, recipe, range(rounds))
 
     def time_round(self) -> tuple[float, RoundResult]:
-        """Train a round and give the seconds it took."""
+        """Train a round and return its seconds."""
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         started = time.perf_counter()

@@ -1,19 +1,19 @@
-"""How long a round takes here, in a plain PyTorch loop, in Flower and in pfl: the same work on two CPU threads.
+"""Measure the time of a round here, in a plain PyTorch loop, in Flower and in pfl: the same work on two CPU threads.
 
     python benchmarks/peers.py --out benchmarks/results/peers.json
 
-Four silos hold 2,000 generated images each, and the size-matched model of 1.2 million parameters trains one epoch a
-round by SGD in full precision; FedAvg weighs all silos alike. Everybody starts from the same weights and sees the
-same batches (silo s shuffles in round r by `torch_stream(0, "batches", s, r)`), so everybody must end at the same
-weights. Flower and pfl are installed into environments of their own under --work.
+Four silos have 2,000 generated images each; the size-matched model of 1.2 million parameters trains one epoch per
+round by SGD in full precision; FedAvg weights all silos equally. All peers start from the same weights and use the
+same batches (silo s shuffles in round r by `torch_stream(0, "batches", s, r)`), so all must end with the same
+weights. Flower and pfl are installed into separate environments under --work.
 
-That all do the same work is checked: the weights may differ from the plain loop's by a ten-thousandth of their length.
-FedDig keeps channels last, for which torch has other kernels that round otherwise, so a plain loop with channels last
-runs too: it shows what that alone brings, and FedDig's weights are held against it. How far the ordinary plain
-loop is from both, that is, from rounding alone, is written down as well.
+The benchmark checks that all do the same work: weights may differ from the plain loop's by at most a ten-thousandth of
+their length. FedDig stores channels last, for which torch has other kernels that round differently. So a plain loop
+with channels last runs too: it shows the effect of that alone, and FedDig's weights are compared with it. The distance
+of both from the ordinary plain loop, which is rounding only, is reported as well.
 
-A machine's speed drifts. So the plain loop and FedDig take turns round by round, the plain loop runs again after
-each other peer, and a peer is compared with the plain rounds that ran beside it, or just before and after it.
+A machine's speed drifts. So the plain loop and FedDig alternate round by round, the plain loop runs again after each
+other peer, and a peer is compared with the plain rounds that alternate with it, or run just before and after it.
 """
 
 import argparse
@@ -74,12 +74,12 @@ HERE = Path(__file__).parent
 CONSTRAINTS = HERE.parent / "constraints.txt"
 SEED = 0
 CLOSE = 1e-4
-"""Farthest that weights may end from the plain loop's, as a share of their length."""
+"""The largest distance from the plain loop's weights, as a share of their length."""
 REQUIREMENTS = {"flower": "flwr[simulation]==1.41.*", "pfl": "pfl==0.6.0"}
 PLAIN, LAST = "plain", "channels-last"
 PEERS = (PLAIN, LAST, "feddig", *REQUIREMENTS)
 LONGEST = 3600
-"""Seconds after which a peer in another environment is given up."""
+"""Seconds after which a peer in another environment is stopped."""
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
@@ -87,23 +87,23 @@ QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "PFL_PYTORCH_DEVICE": "cpu",
 }
-"""Nobody reports home, nothing is downloaded while it runs, and a GPU stays unused."""
+"""Turn off telemetry, downloads during a run, and GPUs."""
 
 
 class Peer(Protocol):
-    """Anything that trains round by round in this process."""
+    """A peer that trains round by round in this process."""
 
     def train_round(self) -> None:
         """Train the next round."""
         ...
 
     def weights(self) -> list[Tensor]:
-        """Give the weights as they are now, in the order of the layers."""
+        """Return the current weights in the order of the layers."""
         ...
 
 
 class FedDig:
-    """This library, put together from its parts."""
+    """This library, built from its parts."""
 
     def __init__(self, work: Work) -> None:
         device = torch.device("cpu")
@@ -125,8 +125,8 @@ class FedDig:
             silos=SILOS, algorithm=base, workers=workers, guidance_producer=None, training=training,
             settings=ModeratorSettings(), weighting="equal", seed=SEED,
         )  # fmt: skip
-        everybody = Absence(np.ones((SILOS, work.rounds), dtype=bool))
-        engine = InProcessEngine(silos, everybody, workers, _no_digest)
+        all_peers = Absence(np.ones((SILOS, work.rounds), dtype=bool))
+        engine = InProcessEngine(silos, all_peers, workers, _no_digest)
         self._rounds = run_rounds(self._moderator, engine, recipe, range(work.rounds))
 
     def train_round(self) -> None:
@@ -134,7 +134,7 @@ class FedDig:
         next(self._rounds)
 
     def weights(self) -> list[Tensor]:
-        """Give the weights as they are now."""
+        """Return the current weights."""
         self._network.load(self._moderator.weights)
         return [tensor.clone() for tensor in self._network.tensors().values()]
 
@@ -145,7 +145,7 @@ def _no_digest(silo: Silo) -> Digest:
 
 @dataclass(frozen=True)
 class Run:
-    """The seconds of one run's rounds, and of the plain rounds that it is compared with."""
+    """The seconds of a run's rounds, and of the plain rounds that it is compared with."""
 
     first: float
     later: Sequence[float]
@@ -153,27 +153,27 @@ class Run:
 
     @property
     def ratio(self) -> float:
-        """Its median round over the plain loop's."""
+        """The median round divided by the plain loop's."""
         return statistics.median(self.later) / statistics.median(self.beside)
 
 
 @dataclass
 class Line:
-    """What is known of one peer."""
+    """The results of one peer."""
 
     name: str
     runs: list[Run] = field(default_factory=list)
     difference: float | None = None
-    """|weights - plain weights| / |plain weights| after the last round; of the plain loop that stores as it does."""
+    """|weights - plain weights| / |plain weights| after the last round, of the plain loop of this storage order."""
     difference_from_ordinary: float | None = None
-    """The same, of the ordinary plain loop."""
+    """The same for the ordinary plain loop."""
     difference_of_update: float | None = None
-    """|weights - plain weights| / |plain weights - initial weights|, of the ordinary plain loop."""
+    """|weights - plain weights| / |plain weights - initial weights| for the ordinary plain loop."""
     versions: dict[str, str] = field(default_factory=dict)
     failure: str | None = None
 
     def figures(self) -> dict[str, Any]:
-        """Sum the runs up, as the table and the results file show them."""
+        """Summarise the runs for the table and the results file."""
         head = {"peer": self.name, "versions": self.versions, "failure": self.failure}
         if not self.runs:
             return head
@@ -195,8 +195,8 @@ class Line:
         }
 
 
-def lay_down_work(folder: Path, images: int, rounds: int) -> Work:
-    """Write what all peers read: a picture for each class, batch orders, first weights."""
+def write_work(folder: Path, images: int, rounds: int) -> Work:
+    """Write the files that all peers read: a picture for each class, batch orders, initial weights."""
     folder.mkdir(parents=True, exist_ok=True)
     draw = np.random.default_rng(SEED)
     labels = draw.integers(0, CLASSES, (SILOS, images))
@@ -214,13 +214,14 @@ def lay_down_work(folder: Path, images: int, rounds: int) -> Work:
     model = build_model()
     for weight in model.parameters():
         if weight.dim() > 1:
-            nn.init.kaiming_normal_(weight)  # torch's own start is a plateau that five rounds do not leave
+            # torch's default weights start on a plateau that lasts more than five rounds
+            nn.init.kaiming_normal_(weight)
     write_weights(folder / "initial.npz", list(model.state_dict().values()))
     return read_work(folder)
 
 
 def take_turns(peers: Sequence[Peer], rounds: int) -> list[list[float]]:
-    """Train peers round by round in turn, each round with another one first; give each one's seconds."""
+    """Train peers in turn, each round with another one first; return the seconds of each."""
     seconds: list[list[float]] = [[] for _ in peers]
     for round in range(rounds):
         turns = list(enumerate(peers))
@@ -232,16 +233,16 @@ def take_turns(peers: Sequence[Peer], rounds: int) -> list[list[float]]:
 
 
 def make_environment(folder: Path, requirement: str) -> Path:
-    """Install a peer into a virtual environment, if that is not done yet, and give its Python."""
+    """Install a peer into a virtual environment, unless it is there, and return its Python."""
     python, ready = folder / "bin" / "python", folder / f"ready for {requirement}"
     if not ready.exists():
         make = [sys.executable, "-m", "venv", str(folder)]
-        # only what all compute with: our other pins may clash with a peer's own
+        # pin only the common packages, because our other pins may conflict with a peer's
         pins = [
             line for line in CONSTRAINTS.read_text().splitlines() if line.startswith(("torch=", "numpy="))
         ]
         install = [str(python), "-m", "pip", "install", "--quiet", *pins]
-        # torch first: the pinned build is then already there when the peer asks for one
+        # install torch first, so that the peer uses the pinned build
         for command in (make, install, [*install, requirement]):
             subprocess.run(command, check=True, capture_output=True, text=True)
         ready.touch()
@@ -249,12 +250,12 @@ def make_environment(folder: Path, requirement: str) -> Path:
 
 
 def run_elsewhere(name: str, work: Path, python: Path) -> dict[str, Any]:
-    """Run a peer in its environment, and read what it leaves in the work folder."""
+    """Run a peer in its environment, and read its result from the work folder."""
     environment = {**os.environ, **QUIET, "OMP_NUM_THREADS": str(THREADS), "PYTHONPATH": str(HERE)}
     log, result = work / f"{name}.log", work / f"{name}.json"
     result.unlink(missing_ok=True)
     with log.open("w") as output:
-        # a session of its own, so that whatever it starts can be ended with it
+        # use a separate session, so that all its processes can be ended
         process = subprocess.Popen(
             [str(python), "-m", f"peers.with_{name}", str(work.resolve())],
             env=environment, stdout=output, stderr=output, start_new_session=True,
@@ -270,7 +271,7 @@ def run_elsewhere(name: str, work: Path, python: Path) -> dict[str, Any]:
 
 
 def end_session(leader: int) -> None:
-    """End what is left of the process group that this process began."""
+    """End the remaining processes of this process's group."""
     try:
         os.killpg(leader, signal.SIGKILL)
     except ProcessLookupError:
@@ -278,34 +279,34 @@ def end_session(leader: int) -> None:
 
 
 def distance(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
-    """Give the length of the difference of two sets of weights."""
+    """Return the norm of the difference of two sets of weights."""
     return float(torch.cat([(a - b).flatten() for a, b in zip(one, other, strict=True)]).norm())
 
 
 def length(weights: Sequence[Tensor]) -> float:
-    """Give the length of weights."""
+    """Return the norm of weights."""
     return distance(weights, [torch.zeros_like(tensor) for tensor in weights])
 
 
 class Comparison:
-    """The peers side by side: runs them and gathers their lines."""
+    """Runs the peers and collects their results."""
 
     def __init__(self, names: Sequence[str], folder: Path, images: int, rounds: int) -> None:
         self._folder, self._rounds = folder, rounds
-        self.work = lay_down_work(folder / "work", images, rounds)
+        self.work = write_work(folder / "work", images, rounds)
         self.lines = {name: Line(name) for name in PEERS if name in names}
         for name, versions in (PLAIN, {}), (LAST, {}), ("feddig", {"feddig": __version__}):
             if name in self.lines:
                 self.lines[name].versions = {**versions, "torch": torch.__version__}
         self.blocks: list[float] = []
-        """The plain loop's median round, each time it ran: this shows how the machine drifts."""
+        """The plain loop's median round of each run, which shows the drift of the machine."""
         self.losses: list[float] = []
-        """The plain loop's mean loss in each round: this shows that training moves."""
+        """The plain loop's mean loss in each round, which shows that training has an effect."""
         self._plain_weights: dict[str, list[Tensor]] = {}
         self._pythons: dict[str, Path] = {}
 
     def prepare(self) -> None:
-        """Install the peers that need an environment; one that cannot be installed stays in the table."""
+        """Install the peers that need an environment; one that cannot be installed keeps its row in the table."""
         for name, requirement in REQUIREMENTS.items():
             if name in self.lines:
                 try:
@@ -314,25 +315,25 @@ class Comparison:
                     self._fail(name, "not installed", error)
 
     def measure(self) -> None:
-        """Run every peer once on all images, and the plain loop between them."""
-        before = self._measure_here(everybody=True)
+        """Run every peer once, and the plain loop between them."""
+        before = self._measure_here(all_peers=True)
         for name in list(self._pythons):
             result = self._run_elsewhere(name)
             if result is None:
                 continue
-            after = self._measure_here(everybody=False)
+            after = self._measure_here(all_peers=False)
             line, seconds = self.lines[name], result["seconds"]
             line.versions = result["versions"]
             line.runs.append(Run(seconds[0], seconds[1:], [*before, *after]))
             self._compare(line, read_weights(self._folder / "work" / f"{name}.npz"), PLAIN)
             before = after
 
-    def _measure_here(self, *, everybody: bool) -> Sequence[float]:
-        """Run the plain loop, alone or in turns with all who train here; give the seconds of its later rounds."""
+    def _measure_here(self, *, all_peers: bool) -> Sequence[float]:
+        """Run the plain loop, alone or with all peers of this process in turn; return its later rounds' seconds."""
         peers: dict[str, Peer] = {PLAIN: PlainLoop(self.work)}
-        if everybody:
+        if all_peers:
             peers[LAST] = PlainLoop(self.work, channels_last=True)
-        if everybody and "feddig" in self.lines:
+        if all_peers and "feddig" in self.lines:
             peers["feddig"] = FedDig(self.work)
         seconds = take_turns(list(peers.values()), self._rounds)
         beside = seconds[0][1:]
@@ -347,7 +348,7 @@ class Comparison:
         return beside
 
     def _compare(self, line: Line, weights: Sequence[Tensor], with_whom: str) -> None:
-        """Note how far weights are from those of the plain loops."""
+        """Record the distances of weights from those of the plain loops."""
         ordinary = self._plain_weights[PLAIN]
         same = self._plain_weights.get(with_whom, ordinary)
         line.difference = distance(weights, same) / length(same)
@@ -363,14 +364,14 @@ class Comparison:
             return None
 
     def _fail(self, name: str, what: str, error: Exception) -> None:
-        said = str(getattr(error, "stderr", None) or error).strip().splitlines()
-        reason = next((line for line in said if line.startswith("ERROR: ")), said[-1])
+        printed = str(getattr(error, "stderr", None) or error).strip().splitlines()
+        reason = next((line for line in printed if line.startswith("ERROR: ")), printed[-1])
         self.lines[name].failure = f"{what}: {reason.removeprefix('ERROR: ')}"
         self._pythons.pop(name, None)
 
 
 def as_table(rows: Sequence[dict[str, Any]], title: str, caption: Sequence[str]) -> Table:
-    """Build the table for a terminal; a peer that could not run has a row too, and its reason stands below."""
+    """Build the table for a terminal; a peer that could not run has a row, and its reason is below."""
     failures = [f"{row['peer']} {row['failure']}" for row in rows if row["failure"]]
     table = Table(title=title, caption="\n".join([*caption, *failures]), caption_justify="left")
     for name in ("peer", "s a round", "range", "to plain", "over runs", "first", "differs"):
@@ -381,7 +382,7 @@ def as_table(rows: Sequence[dict[str, Any]], title: str, caption: Sequence[str])
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    """Spell a peer's figures."""
+    """Format a peer's figures."""
     return [
         f"{row['seconds']:.3f}",
         f"{row['least']:.3f}-{row['most']:.3f}",
@@ -393,7 +394,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Measure, print a table, write it down, and fail if weights differ."""
+    """Measure, print a table, write it to a file, and fail if weights differ."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -412,7 +413,7 @@ def main() -> None:
     if names - set(PEERS) or options.rounds < 2:
         parser.error("--peers: choose of feddig,flower,pfl; --rounds: at least 2")
     torch.set_num_threads(THREADS)
-    # as an exception, so that a peer in another process is ended too
+    # raise an exception, so that a peer in another process is ended too
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))
     comparison = Comparison(sorted(names), options.work, options.images, options.rounds)
     comparison.prepare()
@@ -448,7 +449,7 @@ def main() -> None:
         }
         options.out.write_text(json.dumps(result, indent=2) + "\n")
     if elsewhere := [row["peer"] for row in rows if row.get("difference", 0.0) > CLOSE]:
-        sys.exit(f"weights end elsewhere than the plain loop's: {', '.join(elsewhere)}")
+        sys.exit(f"weights differ from the plain loop's: {', '.join(elsewhere)}")
 
 
 if __name__ == "__main__":

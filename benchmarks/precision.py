@@ -1,4 +1,4 @@
-"""What bf16 and tf32 cost in accuracy: FedDig on Fashion-MNIST, 100 rounds, paired by seed.
+"""Measure the accuracy that bf16 and tf32 cost: FedDig on Fashion-MNIST, 100 rounds, paired by seed.
 
 python benchmarks/precision.py --out benchmarks/results/precision.json
 """

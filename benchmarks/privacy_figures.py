@@ -1,16 +1,16 @@
-"""The paper's privacy figures, made again: what mixing hides, what a pseudo-inverse recovers, what guidance shows.
+"""Draw the paper's privacy figures: what mixing hides, what a pseudo-inverse recovers, what guidance shows.
 
     python benchmarks/privacy_figures.py --emnist FOLDER --fashion FOLDER --cifar FOLDER --mobilenet WEIGHTS
 
 (on a GPU: --full --device cuda)
 
-Writes OUT/*.png, and OUT/figures.json with every figure that is quoted. Without --full guidance comes from a few
-joint updates on few images (`digests-only`), which two cores do in minutes; with it from whole runs of the method,
-300 rounds on all images, silos leaving one after the other. `--figures` chooses among noise, inverse, guidance,
-weights. Noise is the paper's, at its two epsilons.
+Writes OUT/*.png, and OUT/figures.json with every number that the documents quote. Without --full, guidance comes from
+a few joint updates on few images (`digests-only`), which take minutes on two cores; with --full, from complete runs of
+300 rounds on all images, in which silos leave in sequence. `--figures` selects noise, inverse, guidance or weights.
+Noise is the paper's, at its two epsilons.
 
-A guidance producer that is trained is kept as WORK/*.safetensors and used again. `--train` trains those of some sets
-and draws nothing, so that one machine can train and another draw.
+Trained guidance producers are stored as WORK/*.safetensors and used again. `--train` only trains those of the given
+data sets, so that one machine can train and another draw.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from typing import Any
 
 import matplotlib as mpl
 
-mpl.use("Agg")  # no screen
+mpl.use("Agg")  # needs no screen
 import matplotlib.pyplot as plt
 import torch
 from PIL import Image
@@ -67,13 +67,13 @@ Row = tuple[str, Tensor]
 
 @dataclass
 class Work:
-    """What all figures need: options, and where the figures that are quoted are collected."""
+    """The options, and the quoted numbers that the figures collect."""
 
     options: argparse.Namespace
-    told: dict[str, Any]
+    quoted: dict[str, Any]
 
     def source(self, name: str, encoder: nn.Module | None = None) -> ImageSource:
-        """Load a set's training images, so many as the size allows."""
+        """Load a set's training images, up to the limit."""
         folders = {"emnist-byclass": "emnist", "fashion-mnist": "fashion", "cifar10": "cifar"}
         limit = 0 if self.options.full else self.options.images
         dataset = load_dataset(name, data_dir=getattr(self.options, folders[name]), limit=limit)
@@ -88,7 +88,7 @@ class Work:
 
 
 def main() -> None:
-    """Make the figures that were asked for."""
+    """Draw the selected figures."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -112,7 +112,7 @@ def main() -> None:
         train_producers(options)
         return
     file = options.out / "figures.json"
-    told = json.loads(file.read_text()) if file.exists() else {"format_version": 1}
+    quoted = json.loads(file.read_text()) if file.exists() else {"format_version": 1}
     keys = ("full", "images", "rounds", "joint_steps", "steps")
     size = {key: getattr(options, key) for key in keys}
     for name in options.figures.split(","):
@@ -120,18 +120,18 @@ def main() -> None:
             options, {"size": size, "device": describe_device(torch.device(options.device)), "seed": 0}
         )
         FIGURES[name](work)
-        told[name] = work.told
-        write_atomically(file, json.dumps(told, indent=1) + "\n")
+        quoted[name] = work.quoted
+        write_atomically(file, json.dumps(quoted, indent=1) + "\n")
 
 
 def draw_noise(work: Work) -> None:
-    """Compare what other samples add to a sample's features with what noise adds, element by element (SpD 4)."""
+    """Compare the variance that other samples and noise add to a sample's features, by element (SpD 4)."""
     features = _features(work.source("emnist-byclass")).flatten(1)
     spread, largest = features.var(0), float(features.max())
     mixing = {spd: spread * (spd - 1) / spd**2 for spd in (2, 4, 8)}
     noise = {epsilon: 2 * (largest / (20_000 * epsilon)) ** 2 for epsilon in EPSILONS}
     order, own = spread.argsort(descending=True), features.mean(0)
-    work.told |= {
+    work.quoted |= {
         "tau": largest,
         "noise_variance": noise,
         "mixing_variance": {
@@ -182,7 +182,7 @@ def draw_inverse(work: Work) -> None:
                     )
                     painted = apply_in_batches(decoder, noised)
                     key = f"{name}, {title}, SpD {spd}, epsilon {epsilon:g}"
-                    work.told[key] = {
+                    work.quoted[key] = {
                         "ssim": float(ssim(painted, own[:SHOWN]).mean()),
                         "psnr": float(psnr(painted, own[:SHOWN]).mean()),
                         "ssim_to_other_images": float(ssim(painted, public[:SHOWN]).mean()),
@@ -192,7 +192,7 @@ def draw_inverse(work: Work) -> None:
 
 
 def draw_guidance(work: Work) -> None:
-    """Show what the moderator's P_G paints from digests, by SpD, data set, epsilon and mixing."""
+    """Show the moderator's guidance for digests, by SpD, data set, epsilon and mixing."""
     grids: dict[str, list[Row]] = {}
     for name, spd, mixing in CASES:
         source, rows = work.source(name), grids.setdefault(name, [])
@@ -210,7 +210,7 @@ def draw_guidance(work: Work) -> None:
             likeness = max(float(ssim(painted, images).mean()) for _, images in members)
             # 0: every digest gives the same picture
             spread = float(painted.std(0).mean())
-            work.told[key] = {"ssim_to_likest_place": likeness, "spread_between_digests": spread, **facts}
+            work.quoted[key] = {"ssim_to_likest_place": likeness, "spread_between_digests": spread, **facts}
             rows.append(
                 (f"SpD {spd}, {epsilon:g}" + ("\nwithin class" if mixing != "random" else ""), painted)
             )
@@ -230,7 +230,7 @@ def draw_weights(work: Work) -> None:
             with torch.no_grad():
                 painted = producer(_noised(mixed, float(features.max()), epsilon, 20_000))
             alike = [float(ssim(painted, source.images(row)).mean()) for row in pairs]
-            work.told[f"epsilon {epsilon:g}, weights {weights}"] = {
+            work.quoted[f"epsilon {epsilon:g}, weights {weights}"] = {
                 "ssim_first": alike[0],
                 "ssim_second": alike[1],
             }
@@ -243,7 +243,7 @@ FIGURES = {"noise": draw_noise, "inverse": draw_inverse, "guidance": draw_guidan
 
 
 def train_producers(options: argparse.Namespace) -> None:
-    """Train the guidance producers of the chosen data sets that are still missing."""
+    """Train the missing guidance producers of the chosen data sets."""
     for name, spd, mixing in CASES:
         for epsilon in EPSILONS if name in options.train.split(",") else ():
             began = time.perf_counter()
@@ -262,7 +262,7 @@ def train_producers(options: argparse.Namespace) -> None:
 def _producer(
     options: argparse.Namespace, name: str, spd: int, mixing: str, epsilon: float
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """Train P_G under these settings, or take the one that is kept; tell its run's last accuracy and device."""
+    """Train P_G with these settings or load the stored one; return also its run's last accuracy and device."""
     folder = options.work / f"{name}-{spd}-{mixing}-{epsilon:g}-{options.rounds}-{options.full}"
     kept = folder.with_name(f"{folder.name}.safetensors")
     if not kept.exists():
@@ -270,12 +270,12 @@ def _producer(
     _, facts = read_tensors(kept, "guidance")
     image = (3, 32, 32) if name in COLOUR else (1, 32, 32)
     producer = load_guidance(kept, CODE, image)
-    told = {"accuracy": float(facts["accuracy"]), "trained_on": facts["device"]}
-    return producer, told | {"moved_share": _moved(producer, image)}
+    quoted = {"accuracy": float(facts["accuracy"]), "trained_on": facts["device"]}
+    return producer, quoted | {"moved_share": _moved(producer, image)}
 
 
 def _moved(producer: nn.Module, image: tuple[int, int, int]) -> float:
-    """Tell how far training took P_G from its first weights, as a share of their length."""
+    """Return how far training moved P_G's weights, as a share of their initial norm."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(0, "initial weights", "guidance"))
         drawn = build_guidance("deconvolution", CODE, image)
@@ -286,7 +286,7 @@ def _moved(producer: nn.Module, image: tuple[int, int, int]) -> float:
 def _train(
     options: argparse.Namespace, folder: Path, kept: Path, name: str, spd: int, mixing: str, epsilon: float
 ) -> None:
-    """Run the method, or go on with a run that was cut off; of what it leaves keep P_G."""
+    """Run the method or resume an interrupted run, and keep only P_G."""
     folders = {"emnist-byclass": options.emnist, "fashion-mnist": options.fashion, "cifar10": options.cifar}
     table = {
         "data": {"name": name, "limit": 0 if options.full else options.images},
@@ -306,7 +306,7 @@ def _train(
     weights, _ = read_tensors(folder / "guidance.safetensors", "guidance")
     facts = {"accuracy": str(summary["accuracy"]["final"]), "device": summary["device"]}
     write_tensors(kept, "guidance", weights, facts)
-    shutil.rmtree(folder)  # its digests take more room than a small disk has
+    shutil.rmtree(folder)  # its digests may fill a small disk
 
 
 def _features(source: ImageSource) -> Tensor:
@@ -335,7 +335,7 @@ def _mobilenet(weights: Path) -> nn.Module:
 
 
 def _grid(rows: Sequence[Row], path: Path) -> None:
-    """Draw rows of images, each with its name at the left."""
+    """Draw rows of images with their names at the left."""
     figure, axes = plt.subplots(len(rows), SHOWN, figsize=(SHOWN * 0.75 + 1.2, len(rows) * 0.75))
     for line, (name, images) in zip(axes, rows, strict=True):
         line[0].set_ylabel(name, rotation=0, ha="right", va="center", fontsize=7)
@@ -349,7 +349,7 @@ def _grid(rows: Sequence[Row], path: Path) -> None:
 
 
 def _save(figure: Any, path: Path) -> None:
-    """Save with a palette: grids of noisy pictures would take more than a megabyte otherwise."""
+    """Save with a palette, because grids of noisy pictures would otherwise take more than a megabyte."""
     figure.savefig(path, dpi=110)
     plt.close(figure)
     with Image.open(path) as drawn:

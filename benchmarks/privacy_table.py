@@ -1,16 +1,17 @@
-"""What a real record epsilon costs: FedDig while silos leave one after the other, by epsilon, SpD and mixing.
+"""Measure the cost of a record epsilon: FedDig while silos leave in sequence, by epsilon, SpD and mixing.
 
     python benchmarks/privacy_table.py run --data-dir FOLDER --device cuda
     python benchmarks/privacy_table.py run --cells best --seeds 1,2 --data-dir FOLDER --device cuda
     python benchmarks/privacy_table.py table
 
 Fashion-MNIST, first_results.py's settings, discrete Gaussian noise, same-label adjacency, delta 1e-6, a public
-clip, and as many steps in a joint update for every SpD. No silo has fewer than 2,048 samples: seed 0 as first drawn
-leaves one with 1,012, too few for a digest of 1,024, so that seed's partition is not first_results.py's.
+clip, and the same number of steps in a joint update for every SpD. Every silo has at least 2,048 samples: otherwise
+seed 0 would leave one with 1,012, too few for a digest of 1,024, so seed 0 has another partition than in
+first_results.py.
 
-Each cell is a JSON file in OUT and is never run twice; give the command again to go on. Cells come in the order of
-interest. `--share 1/2` takes every second one, so that two processes can share a GPU. `--cells` takes names (they are
-printed), `all`, or `best`: each epsilon's best cell of seed 0. `table` writes Markdown from what is there.
+Each cell is a JSON file in OUT and is run once; repeat the command to continue. Cells run in order of interest.
+`--share 1/2` runs every second cell, so that two processes can share a GPU. `--cells` takes names (which are printed),
+`all`, or `best`: each epsilon's best cell of seed 0. `table` writes Markdown from the existing cells.
 """
 
 import argparse
@@ -49,7 +50,7 @@ SETTINGS = (
     "min_samples",
 )
 MARK = "mean_250_299"
-"""What is compared: all silos are away from round 250 on."""
+"""The measure that is compared: all silos are absent from round 250 on."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,7 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """Name it as its file."""
+        """The name of its file."""
         return f"{self.mixing}-{self.epsilon:g}-{self.samples_per_digest}-seed-{self.seed}"
 
 
@@ -107,7 +108,7 @@ def main() -> None:
 
 
 def chosen(options: argparse.Namespace) -> Iterator[Cell]:
-    """Give the cells that were asked for, the most interesting first."""
+    """Return the selected cells, the most interesting first."""
     seeds = [int(seed) for seed in options.seeds.split(",")]
     if options.cells == "best":
         for best in best_cells(read_rows(options.out)).values():
@@ -125,7 +126,7 @@ def chosen(options: argparse.Namespace) -> Iterator[Cell]:
 
 
 def experiment_of(cell: Cell, options: argparse.Namespace) -> Experiment:
-    """Give the paper's settings with this cell's noise; nothing of the contract looks at data."""
+    """Return the paper's settings with this cell's noise; no setting depends on the data."""
     noise: dict[str, Any] = {"mechanism": "none"}
     if math.isfinite(cell.epsilon):
         noise = {"mechanism": "discrete-gaussian", "epsilon": cell.epsilon, "delta": 1e-6}
@@ -148,21 +149,21 @@ def experiment_of(cell: Cell, options: argparse.Namespace) -> Experiment:
 
 
 def run_cell(cell: Cell, options: argparse.Namespace) -> dict[str, Any]:
-    """Run a cell, or go on with it, and give what is written down."""
+    """Run or resume a cell, and return the row that is written."""
     folder, started = ResultsFolder(options.work / cell.name), time.perf_counter()
-    told: dict[str, Any] = {"format_version": 1, **asdict(cell), "epsilon": str(cell.epsilon)}
-    told |= {key: getattr(options, key) for key in SETTINGS}
+    row: dict[str, Any] = {"format_version": 1, **asdict(cell), "epsilon": str(cell.epsilon)}
+    row |= {key: getattr(options, key) for key in SETTINGS}
     try:
         if folder.started:
             summary = resume(folder.path, device=options.device)
         else:
             summary = run(experiment_of(cell, options), folder.path, device=options.device)
     except DataError as error:  # a silo too small for a single digest
-        return {**told, "refused": str(error)}
+        return {**row, "refused": str(error)}
     kept = [folder.kept_digest(silo) for silo in range(len(summary["silo_test_accuracy"]))]
     digests = [digest for digest in kept if digest is not None]
     return {
-        **told,
+        **row,
         **{key: summary[key] for key in ("accuracy", "device", "precision", "seconds_per_round", "versions")},
         "digests": sum(map(len, digests)),
         "samples": sum(digest.samples for digest in digests),
@@ -180,13 +181,13 @@ def read_rows(out: Path) -> list[dict[str, Any]]:
 
 
 def marked(row: dict[str, Any]) -> float:
-    """Give the figure that cells are compared by; a run of other length has only its last round."""
+    """Return the measure for comparing cells; a run of another length has only its last round."""
     accuracy = row["accuracy"]
     return float(accuracy["final"] if accuracy[MARK] is None else accuracy[MARK])
 
 
 def best_cells(rows: Sequence[dict[str, Any]]) -> dict[float, dict[str, Any]]:
-    """Give each epsilon's best cell of seed 0."""
+    """Return each epsilon's best cell of seed 0."""
     first = [row for row in rows if row["seed"] == 0 and "accuracy" in row]
     return {
         epsilon: max((row for row in first if row["epsilon"] == epsilon), key=marked)
@@ -195,7 +196,7 @@ def best_cells(rows: Sequence[dict[str, Any]]) -> dict[float, dict[str, Any]]:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Write the grid of seed 0, what stayed out, and the best cells over seeds, as Markdown."""
+    """Write the grid of seed 0, the samples left out, and the best cells over seeds, as Markdown."""
     sizes, lines = sorted(SAMPLES_PER_DIGEST), []
     heads = " | ".join(f"SpD {size}" for size in sizes)
     for mixing in MIXINGS:

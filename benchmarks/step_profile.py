@@ -1,10 +1,10 @@
-"""Where a step's time goes on a GPU: the heaviest kernels before and after, and how far from the floor it is.
+"""Profile a step on a GPU: the slowest kernels with and without ours, and the distance from the lower bound.
 
     python benchmarks/step_profile.py --out benchmarks/results/step_profile.json
 
-The floor is what must be done at least: the step's products at the speed of a large matrix product, and its bytes
-(each layer's output written once and read once, forth and back; weights, gradients and momentum once) at the speed of
-a large copy, both measured on this very device.
+The lower bound ("floor") is the time of the necessary work: the step's products at the speed of a large matrix
+product, and its bytes (each layer's output written and read once, forward and backward; weights, gradients and momentum
+once) at the speed of a large copy, both measured on the same device.
 """
 
 import argparse
@@ -44,7 +44,7 @@ VARIANTS = {
 
 
 def sources(device: torch.device, kind: str, guidance: FlatNetwork | None) -> Source:
-    """Give what a step of this kind reads: images, images with features, or digests."""
+    """Return the input of a step of this kind: images, images with features, or digests."""
     images = draw_images(IMAGES)
     if kind == "joint":
         assert guidance is not None
@@ -81,7 +81,7 @@ def build_step(device: torch.device, kind: str, precision: str, *, recorded: boo
 
 
 def per_step(step: Step, rows: torch.Tensor, repeats: int = 5) -> list[float]:
-    """Give milliseconds a step, several times."""
+    """Return the milliseconds per step of several measurements."""
     times = []
     for _ in range(repeats + 1):
         torch.cuda.synchronize()
@@ -93,7 +93,7 @@ def per_step(step: Step, rows: torch.Tensor, repeats: int = 5) -> list[float]:
 
 
 def heaviest(step: Step, rows: torch.Tensor, count: int) -> list[dict[str, Any]]:
-    """List the kernels that take most time of a step."""
+    """List the slowest kernels of a step."""
     with profile(activities=[ProfilerActivity.CUDA]) as watched:
         steps = step.run(rows[: 20 * BATCH], BATCH)
         torch.cuda.synchronize()
@@ -106,7 +106,7 @@ def heaviest(step: Step, rows: torch.Tensor, count: int) -> list[dict[str, Any]]
 
 
 def rates(device: torch.device) -> dict[str, float]:
-    """Measure the two ceilings: bytes a second of a large copy, products a second of a large matrix product."""
+    """Measure the two speed limits: bytes per second of a large copy, products per second of a large matrix product."""
     large = torch.empty(2**30, dtype=torch.uint8, device=device)
     other = torch.empty_like(large)
     left = torch.randn(8192, 8192, device=device, dtype=torch.bfloat16)
@@ -116,7 +116,7 @@ def rates(device: torch.device) -> dict[str, float]:
 
 
 def floor(kind: str, rate: dict[str, float]) -> dict[str, float]:
-    """Count a step's least bytes (two a number, four a weight) and operations, and the time both take."""
+    """Compute a step's necessary bytes (two per number, four per weight) and operations, and their time."""
     layers = [(1, 64, 32), (64, 64, 16), (64, 128, 8)]
     if kind != "plain":
         layers += [(4, 32, 8), (32, 128, 4), (128, 128, 2)]
@@ -139,7 +139,7 @@ def main() -> None:
     """Measure every variant of every kind of step."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--kernels", type=int, default=12, help="how many of the heaviest are listed")
+    parser.add_argument("--kernels", type=int, default=12, help="the number of slowest kernels to list")
     options = parser.parse_args()
     device = choose_device("cuda")
     rate = rates(device)

@@ -3,8 +3,8 @@
     python benchmarks/unmixing.py --out benchmarks/results/unmixing.json
     python benchmarks/unmixing.py --by-record-epsilon --out benchmarks/results/attack_success.json --picture attacks.png
 
-The second attacks digests of sound noise, from a record epsilon of 0.5 to none, with four images mixed into each: it
-unmixes them, and links images of the pool to the digest that they are in.
+The second command attacks digests of four images with sound noise, from a record epsilon of 0.5 to no noise: it
+unmixes them, and links images of the pool to the digests that contain them.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import Any
 
 import matplotlib as mpl
 
-mpl.use("Agg")  # no screen
+mpl.use("Agg")  # needs no screen
 import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ from feddig.settings import DigestSettings, PrivacySettings
 POOL, DIGESTS, SEED = 10_000, 400, 0
 EPSILONS, SAMPLES_PER_DIGEST = (0.005, 0.0005), (2, 4, 8)
 RECORD_EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, math.inf)
-"""The last one is no noise."""
+"""The last one means no noise."""
 SOUND = PrivacySettings(mechanism="discrete-gaussian", delta=1e-6, clip_bound=350.0)
 
 
@@ -188,7 +188,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
     """Draw the success of both attacks against epsilon, with intervals and chance."""
     figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
     places = range(len(rows))
-    for name, said, colour in (
+    for name, label, colour in (
         ("linked", "images linked to their digest", "#0072b2"),
         ("unmixed", "images named by unmixing", "#d55e00"),
     ):
@@ -197,7 +197,7 @@ def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
         axes.fill_between(
             places, [100 * v for v in low], [100 * v for v in high], color=colour, alpha=0.2, lw=0
         )
-        axes.plot(places, shares, color=colour, marker="o", label=said)
+        axes.plot(places, shares, color=colour, marker="o", label=label)
         axes.plot(places, [100 * row[name]["chance"] for row in rows], color=colour, ls=":", label="chance")
     names = [f"{row['record_epsilon']:g}" if row["record_epsilon"] != "inf" else "no noise" for row in rows]
     axes.set_xticks(places, names)

@@ -1,9 +1,9 @@
-"""How far training moves a model in a round: the longest update as a multiple of the model's own length.
+"""Measure the longest update of a round as a multiple of the model's norm.
 
     python benchmarks/update_lengths.py --out benchmarks/results/update_lengths.json
 
-FedDig over each base algorithm in the demo's setting, at the demo's learning rate and at ten times that, on the CPU;
-updates of recall models count too. A federation refuses updates that are longer than the contract's limit.
+FedDig over each base algorithm in the demo's setting, at the demo's learning rate and at ten times that rate, on the
+CPU; updates of recall models count too. A federation refuses updates that are longer than the contract's limit.
 """
 
 import argparse
@@ -25,7 +25,7 @@ BASES = ("fedavg", "fedprox", "fednova", "feddyn", "adabest")
 
 
 class Watch:
-    """Notes the longest update that any moderator aggregates while this lasts."""
+    """Record the longest update that a moderator aggregates within the with block."""
 
     def __init__(self) -> None:
         self.longest = 0.0
@@ -34,7 +34,7 @@ class Watch:
     def __enter__(self) -> "Watch":
         watch, aggregate = self, self._aggregate
 
-        def noting(
+        def aggregate_and_record(
             moderator: Moderator, round: int, replies: Sequence[Reply], stand_ins: Sequence[Reply] = ()
         ) -> None:
             model = max(1.0, float(moderator.weights.norm()))
@@ -42,7 +42,7 @@ class Watch:
             watch.longest = max([watch.longest, *lengths])
             aggregate(moderator, round, replies, stand_ins)
 
-        Moderator.aggregate = noting  # type: ignore[method-assign]
+        Moderator.aggregate = aggregate_and_record  # type: ignore[method-assign]
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,11 +1,11 @@
-"""How much FedDig's end depends on who leaves last: other partitions, and the same one in another order.
+"""Measure how FedDig's final accuracy depends on the silo that leaves last: other partitions and orders of leaving.
 
     python benchmarks/who_leaves_last.py fashion-mnist --cases 0:index,0:size,1:index,0@3:index
 
-A case is a seed and the order in which silos leave: `index`, or `size` for the largest first. The seed draws the
-partition too, unless `@` names a seed for that alone: `0@3` has the partition of seed 3 and the first weights, batches,
-mixing and noise of seed 0. Settings are first_results.py's. Writes OUT/<data set>.json: measures, curves, and each
-silo's size; cases that are in it already are not run again.
+A case is a seed and the order in which silos leave: `index`, or `size` for the largest first. The seed also draws the
+partition, unless another seed follows `@`: `0@3` has the partition of seed 3 and the initial weights, batches, mixing
+and noise of seed 0. Settings are those of first_results.py. OUT/<data set>.json has measures, curves, and each silo's
+size; cases that are in it are not run again.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from feddig.runs.compare import grid, run_grid
 
 
 def main() -> None:
-    """Run every case with every algorithm and collect."""
+    """Run every case with every algorithm and collect the results."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name")
     parser.add_argument("--data-dir", type=Path)
@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--precision", default=None, help="fp32, tf32 or bf16; left out: the device's")
     parser.add_argument("--work", type=Path, default=Path("results/who-leaves-last"))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/who-leaves-last"))
-    parser.add_argument("--label", default="", help="goes into the file's name")
+    parser.add_argument("--label", default="", help="part of the file's name")
     options = parser.parse_args()
     logging.getLogger("feddig").setLevel(logging.WARNING)
     file = options.out / f"{options.name}{options.label}.json"
@@ -68,13 +68,12 @@ def main() -> None:
                 "command": f"python benchmarks/who_leaves_last.py {options.name}",
                 "rows": rows,
             }
-            write_atomically(
-                file, json.dumps(facts, indent=1) + "\n"
-            )  # after each: a cut-off run leaves what it has
+            # write after each run, so that an interruption loses nothing
+            write_atomically(file, json.dumps(facts, indent=1) + "\n")
 
 
 def row_of(case: str, path: Path, summary: dict[str, Any]) -> dict[str, Any]:
-    """Give what a run comes to, with the silos in the order in which they leave."""
+    """Return the results of a run, with the silos in the order in which they leave."""
     table = [line.split(",") for line in (path / "availability.csv").read_text().splitlines()]
     lasts = {int(row[0]): row.count("1") for row in table if row[0].isdigit()}
     silos = [line.split(",") for line in (path / "partition.csv").read_text().splitlines()]

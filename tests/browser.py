@@ -18,7 +18,7 @@ FLAGS = (
     "--disable-extensions", "--hide-scrollbars", "--force-color-profile=srgb", "--remote-debugging-pipe",
 )  # fmt: skip
 TIMEOUT_SECONDS = 120.0
-"""For one answer: a busy machine starts a browser slowly."""
+"""Seconds to wait for one answer; a busy machine starts a browser slowly."""
 ACCURACY = 'figure[data-chart="accuracy"]'
 VALIDATION = 'figure[data-chart="validation"]'
 
@@ -37,7 +37,7 @@ class Browser:
         self._from, answers = os.pipe()
 
         def set_up_pipes() -> None:
-            # DevTools reads from 3 and writes to 4; copies first, because 3 or 4 may be one of the two
+            # DevTools reads from file descriptor 3 and writes to 4; a pipe may already have one of these numbers
             commands_copy, answers_copy = os.dup(commands), os.dup(answers)
             os.dup2(commands_copy, 3)
             os.dup2(answers_copy, 4)
@@ -124,7 +124,7 @@ class Browser:
     def open(self, page: Path | str, *, width: int = 1100, height: int = 900, theme: str = "light") -> None:
         """Load a page from disk or a URL in a window of this size."""
         address = page if isinstance(page, str) else page.resolve().as_uri()
-        # leave the last page first: it may still send requests to a server that is closed
+        # leave the last page first, because it may send requests to a server that is closed by now
         self.call("Page.navigate", url="about:blank")
         self._wait(lambda found: found.get("method") == "Page.loadEventFired")
         self.requests.clear()

@@ -1,4 +1,4 @@
-"""The commands that README and the documents show, taken out of their text."""
+"""Extract the commands that README and the documents show."""
 
 import re
 import shlex
@@ -22,12 +22,12 @@ PLACEHOLDERS = {
     "NAME": "fashion-mnist",
     "WEIGHTS": "weights.npz",
 }
-"""Words that stand for a value; other words in capitals stand for a file or a folder and stay as they are."""
+"""Placeholders and the values to use; other words in capitals are names of files or folders and are not replaced."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """A command of a document, as words."""
+    """A command that a document shows, split into words."""
 
     page: str
     words: tuple[str, ...]
@@ -36,21 +36,21 @@ class Command:
         return shlex.join(self.words)
 
     def starts_with(self, beginning: str) -> bool:
-        """Say whether the command's first words are these."""
+        """Return whether the command starts with these words."""
         words = tuple(shlex.split(beginning))
         return self.words[: len(words)] == words
 
 
 def pages() -> list[str]:
-    """List the documents that show commands to their readers."""
+    """List the documents that are searched for commands."""
     found = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
     return [path.relative_to(ROOT).as_posix() for path in [*found, *sorted((ROOT / "docs").rglob("*.md"))]]
 
 
 def commands_of(page: str, text: str | None = None) -> list[Command]:
-    """Give the commands in a document's blocks, in order.
+    """Return the commands in a document's code blocks, in order.
 
-    Every line of a block in a shell's language is one; of an indented block, lines that begin with a program of ours.
+    Every line of a shell block is a command; in an indented block, only lines that begin with one of PROGRAMS.
     """
     text = (ROOT / page).read_text("utf-8") if text is None else text
     found = []
@@ -62,14 +62,14 @@ def commands_of(page: str, text: str | None = None) -> list[Command]:
 
 
 def hidden_commands(page: str, text: str | None = None) -> list[str]:
-    """Give the lines of blocks in no shell's language that begin with a program of ours."""
+    """Return lines that begin with one of PROGRAMS, from fenced blocks that are not marked as shell."""
     text = (ROOT / page).read_text("utf-8") if text is None else text
     blocks = [block[2] for block in FENCED.finditer(text) if block[1] not in SHELLS]
     return [line for block in blocks for line in block.splitlines() if line.split(" ")[0] in PROGRAMS]
 
 
 def quoted_commands(page: str) -> list[Command]:
-    """Give the commands that a document quotes within a sentence, in which values may be left open."""
+    """Return the commands that a document quotes within a sentence; their values may be missing."""
     text = FENCED.sub("", (ROOT / page).read_text("utf-8"))
     begin = "|".join(re.escape(program) for program in PROGRAMS)
     found = re.findall(rf"`((?:{begin}) [^`]+)`", text)
@@ -89,13 +89,13 @@ def _indented(text: str) -> Iterator[tuple[int, str, bool]]:
 
 
 def _joined(block: str) -> list[str]:
-    """Give the lines of a block, those that a backslash continues as one."""
+    """Return the lines of a block; join lines that end with a backslash."""
     lines = re.sub(r"\\\n\s*", "", block).splitlines()
     return [line.strip() for line in lines if line.strip() and not line.strip().startswith("#")]
 
 
 def _split(line: str) -> Iterator[tuple[str, ...]]:
-    """Give the commands of a line as words, without its comment."""
+    """Split a line into commands and words, without its comment."""
     words = [_filled(word) for word in shlex.split(line, comments=True)]
     while "&&" in words:
         yield tuple(words[: words.index("&&")])

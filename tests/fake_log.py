@@ -1,4 +1,4 @@
-"""A log of a run that only stores what it is given, in the place of TensorBoard."""
+"""A fake log that replaces TensorBoard in tests."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from feddig.runs.loggers.base import FinishedRun
 
 
 class FakeLog:
-    """A log that stores what it is given."""
+    """A log that stores the calls it receives."""
 
     name = "fake log"
     opened: list["FakeLog"]

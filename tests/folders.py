@@ -1,15 +1,20 @@
-"""Read results folders, compare two runs of the same seed, and start feddig in a process."""
+"""Read results folders, compare runs of the same seed, run commands and scripts, and wait for processes."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from safetensors import safe_open
+
+from feddig.cli import main
 
 REPEATS = (
     "experiment.toml", "partition.csv", "availability.csv", "model.safetensors", "guidance.safetensors",
@@ -30,7 +35,7 @@ def rows_without_times(folder: Path) -> list[dict[str, Any]]:
 
 
 def contents(folder: Path) -> dict[str, object]:
-    """Return what must be equal in runs of the same seed: bytes of files, and metrics without times."""
+    """Return what runs of the same seed have in common: bytes of files, and metrics without times."""
     files = [folder / name for name in REPEATS] + sorted((folder / "digests").glob("*.safetensors"))
     found: dict[str, object] = {
         str(path.relative_to(folder)): path.read_bytes() for path in files if path.exists()
@@ -64,6 +69,36 @@ def header(path: Path) -> dict[str, str]:
         return dict(json.loads(opened.metadata()["feddig"]))
 
 
+def run_feddig(*words: object) -> int:
+    """Run a command in this process, which is faster than starting one, and return its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    logging.getLogger("feddig").handlers.clear()  # they write to this test's standard error
+    return int(ended.value.code or 0)
+
+
+def error_line(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    """Run a command that must fail with exit code 2 and print one line; return the line."""
+    assert run_feddig(*words) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    (line,) = printed.err.splitlines()
+    assert line.startswith("feddig: error: ")
+    return line
+
+
+def run_script(script: Path, *arguments: str, folder: Path | None = None, **variables: str) -> str:
+    """Run a Python script with these environment variables, check that it prints no errors, and return its output."""
+    command = [sys.executable, "-W", "error", str(script), *arguments]
+    environment = {**os.environ, **variables}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return done.stdout
+
+
 def start_feddig(arguments: Sequence[object], **options: Any) -> subprocess.Popen[str]:
     """Start the command in a process, with its output in pipes."""
     return start_python(["-m", "feddig", *arguments], **options)
@@ -74,3 +109,18 @@ def start_python(arguments: Sequence[object], **options: Any) -> subprocess.Pope
     environment = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "FORCE_COLOR")}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment, **options}
     return subprocess.Popen([sys.executable, *map(str, arguments)], text=True, **options)
+
+
+def wait_until(
+    holds: Callable[[], object],
+    seconds: float = 60.0,
+    *,
+    pause: float = 0.05,
+    process: subprocess.Popen[str] | None = None,
+) -> None:
+    """Wait for a condition; fail after some seconds, or if the process ends before."""
+    last = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < last, f"the condition did not hold within {seconds:g} s"
+        assert process is None or process.poll() is None, f"ended too early: {process.communicate()}"
+        time.sleep(pause)

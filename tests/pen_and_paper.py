@@ -1,6 +1,6 @@
-"""A federation small enough for pen and paper: one weight w, and every sample is a number x that w should become.
+"""A federation that can be computed by hand: a model of one weight w, and samples that are numbers x.
 
-The loss of a sample is (w - x)^2 / 2, so its gradient is w - x, and a step of SGD is school arithmetic.
+The loss of a sample is (w - x)^2 / 2, so its gradient is w - x.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,11 +17,11 @@ from feddig.models.flat import FlatNetwork
 from feddig.settings import ModeratorSettings, TrainingSettings
 
 HALF_WAY = TrainingSettings(batch=100, lr=0.5, momentum=0.0)
-"""One step, and it goes half the way: w becomes w - (w - x) / 2."""
+"""One step, which moves w half the way to the mean x: w becomes w - (w - x) / 2."""
 
 
-class Wish(nn.Module):
-    """One weight w; the cross-entropy of its logits against class 0 is (w - x)^2 / 2, wherever w is not x."""
+class OneWeight(nn.Module):
+    """A model of one weight w; the cross-entropy of its logits with class 0 is (w - x)^2 / 2, unless w = x."""
 
     def __init__(self, weight: float = 0.0) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Wish(nn.Module):
 
 
 class Scale(nn.Module):
-    """A guidance producer of one weight g, 1 at first: it turns the digest x into g x."""
+    """A guidance producer of one weight g, initially 1; it maps the features x to g x."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,32 +44,32 @@ class Scale(nn.Module):
         return self.factor * features
 
 
-class Wishes:
-    """The samples of a silo on paper."""
+class NumberSamples:
+    """Samples of a silo, each a single number."""
 
-    def __init__(self, *wishes: float) -> None:
-        self.wishes = torch.tensor(wishes)
+    def __init__(self, *values: float) -> None:
+        self.values = torch.tensor(values)
 
     def __len__(self) -> int:
-        return len(self.wishes)
+        return len(self.values)
 
     def inputs(self, indices: Tensor) -> tuple[Tensor, ...]:
-        return (self.wishes[indices, None],)
+        return (self.values[indices, None],)
 
     def targets(self, indices: Tensor) -> Tensor:
         return torch.zeros_like(indices)
 
 
-def digest_of(silo: int, *wishes: float, samples_per_digest: int = 4) -> Digest:
-    """Write a digest that wants these numbers."""
-    labels = torch.tensor([[1.0, 0.0]]).repeat(len(wishes), 1)
-    return Digest(silo, torch.tensor(wishes)[:, None], labels, {"samples_per_digest": samples_per_digest})
+def digest_of(silo: int, *values: float, samples_per_digest: int = 4) -> Digest:
+    """Make a digest whose features are these numbers."""
+    labels = torch.tensor([[1.0, 0.0]]).repeat(len(values), 1)
+    return Digest(silo, torch.tensor(values)[:, None], labels, {"samples_per_digest": samples_per_digest})
 
 
 def reply_of(
     silo: int, update: float | Tensor, *, round: int = 0, steps: int = 1, samples: int = 10
 ) -> Reply:
-    """Write a silo's reply."""
+    """Make a silo's reply."""
     return Reply(silo, round, torch.as_tensor(update).reshape(-1), steps, samples, loss=0.0)
 
 
@@ -81,12 +81,12 @@ def round_of(
     importance: Sequence[float] = (1, 1),
     momentum: float = 0.0,
 ) -> Round:
-    """Write down what an algorithm is told."""
+    """Make the input of an algorithm's aggregation."""
     return Round(number, torch.as_tensor(weights).reshape(-1), replies, importance, momentum)
 
 
 def numbers(memory: Memory, name: str) -> list[float]:
-    """List one state of every silo, of a model with one weight."""
+    """List one state of every silo, for a model of one weight."""
     return [float(state[name]) for state in memory.silos]
 
 
@@ -101,11 +101,11 @@ def paper_moderator(
     digests: Sequence[Digest] = (),
     prior_correction: bool = False,
 ) -> Moderator:
-    """Set up a moderator that holds these digests."""
+    """Build a moderator that holds these digests."""
     moderator = Moderator(
         silos=silos,
         algorithm=algorithm or FedAvg(),
-        workers=WorkerPool([Worker(FlatNetwork(Wish(weight)))]),
+        workers=WorkerPool([Worker(FlatNetwork(OneWeight(weight)))]),
         guidance_producer=FlatNetwork(Scale()),
         training=training,
         settings=settings or ModeratorSettings(),
@@ -117,15 +117,15 @@ def paper_moderator(
     return moderator
 
 
-class Script:
-    """An engine that plays a script: for each round, who is there and the update each of them sends."""
+class ScriptedEngine:
+    """An engine with fixed replies: for each round, the silos that are present and their updates."""
 
     def __init__(self, digests: Sequence[Digest], rounds: Sequence[Mapping[int, float]]) -> None:
         self._digests, self._rounds = {digest.silo: digest for digest in digests}, rounds
         self.asked: list[list[int]] = []
-        """Which silos were asked for their digests, round by round."""
+        """The silos that were asked for a digest, by round."""
         self.requests: list[list[Request]] = []
-        """What was sent out, exchange by exchange."""
+        """The requests that were sent, by exchange."""
 
     def known_away(self, requests: Sequence[Request]) -> list[Request]:
         return []

@@ -1,21 +1,31 @@
-"""Small files with the structure of the publishers' own, and checks that tests of data sets share."""
+"""Write small files in the formats of the public data sets, and share checks between tests of data sets."""
 
 import gzip
 import struct
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from feddig.data import download
 from feddig.data.public_sets import PUBLISHED
 
 SIZES = {"train": 10, "test": 4}
 """The default number of images in each part."""
 
 
+def hide_data_sets(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Let FedDig find none of this computer's data sets; the cache is in this folder."""
+    monkeypatch.delenv("FEDDIG_DATA", raising=False)
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setattr(download, "DEBIAN_FOLDER", folder / "debian")
+
+
 def write_all(folder: Path, sizes: Mapping[str, int]) -> Path:
-    """Write all public sets: the files of Fashion-MNIST into this folder, those of each other set into a subfolder."""
+    """Write all public sets: Fashion-MNIST into this folder, each other set into a subfolder."""
     for name in PUBLISHED:
         write(folder if name == "fashion-mnist" else folder / name, name, sizes=sizes)
     return folder
@@ -85,7 +95,7 @@ def records(part: str, classes: int, coarse: bool, sizes: Mapping[str, int] = SI
 
 
 def is_mapped(array: object) -> bool:
-    """Tell whether the values of an array lie in a memory-mapped file."""
+    """Return whether the values of an array are in a memory-mapped file."""
     while isinstance(array, np.ndarray) and not isinstance(array, np.memmap):
         array = array.base
     return isinstance(array, np.memmap)

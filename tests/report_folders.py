@@ -1,4 +1,4 @@
-"""Write results folders by hand, in which every number is known."""
+"""Write results folders in which every number is known."""
 
 import json
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ def write_folder(
     finished: bool = True,
     measures: dict[str, float | None] | None = None,
 ) -> Path:
-    """Write a run; `present` has a string of 0 and 1 for each silo. FedDig recalls all silos that are away."""
+    """Write a run; `present` has a string of 0 and 1 for each silo. FedDig recalls all absent silos."""
     folder.mkdir(parents=True)
     silos, rounds = len(present), len(accuracies)
     (folder / "experiment.toml").write_text(
@@ -78,6 +78,11 @@ def write_folder(
             summary["silo_names"] = list(silo_names)
         (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
     return folder
+
+
+def page_data(page: str) -> dict[str, Any]:
+    """Return the JSON data in a report page."""
+    return dict(json.loads(page.split('<script type="application/json" id="data">')[1].split("</script>")[0]))
 
 
 def write_grid(folder: Path, seeds: int = 2) -> Path:

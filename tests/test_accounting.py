@@ -1,4 +1,4 @@
-"""What a release promises: noise by the published bound, held against exact sums; costs that add up."""
+"""The promises of a release: the noise follows the published bound, which is checked by exact sums; costs add up."""
 
 import itertools
 import math
@@ -24,11 +24,11 @@ def sound(
     return promise_for(privacy, DigestSettings(samples_per_digest=spd), 256, classes)
 
 
-# --- how far a record can move a digest
+# --- how much a record can change a digest
 
 
 def test_the_heaviest_weight_decides() -> None:
-    """The paper's mechanism takes any weights: 256 elements, each of which can move by w tau."""
+    """The paper's mechanism accepts any weights: each of 256 elements can change by w tau."""
     for weights, moved in (((), 64.0), ((0.7, 0.1, 0.1, 0.1), 179.2)):
         found = promise_for(PrivacySettings(), DigestSettings(samples_per_digest=4, weights=weights), 256)
         assert found.sensitivity == pytest.approx(moved)
@@ -39,7 +39,7 @@ def test_the_heaviest_weight_decides() -> None:
 
 
 def published_delta(epsilon: float, rho: float) -> float:
-    """Canonne, Kamath and Steinke, Proposition 12, by trying many orders: the delta that rho keeps with epsilon."""
+    """Return the delta for rho and epsilon by Canonne, Kamath and Steinke, Proposition 12, over many orders."""
     orders = 1 + np.geomspace(1e-3, 1e6, 100_000)
     logs = (orders - 1) * (orders * rho - epsilon) - np.log(orders - 1) + orders * np.log1p(-1 / orders)
     return float(np.exp(logs.min()))
@@ -79,7 +79,7 @@ def test_enough_noise_costs_no_epsilon_at_all() -> None:
 
 
 def exact_delta(epsilon: float, shift: Sequence[int], sigmas: Sequence[float]) -> float:
-    """Add up (P(x) - e^epsilon P(x - shift))+ over the grid, P discrete Gaussian with a sigma for each element."""
+    """Sum (P(x) - e^epsilon P(x - shift))+ over the grid; P is discrete Gaussian with one sigma per element."""
     one, other = np.ones(1), np.ones(1)
     for moved, sigma in zip(shift, sigmas, strict=True):
         reach = np.arange(-math.ceil(9 * sigma) - moved, math.ceil(9 * sigma) + moved + 1)
@@ -105,7 +105,7 @@ SPACE = [(1, 1, 1), (3, 2, 1)]
 def test_integers_keep_the_delta_that_is_claimed(
     epsilon: float, delta: float, shift: tuple[int, ...]
 ) -> None:
-    """Every point of small grids added up, also where sigma is below one step."""
+    """Sum over every point of small grids, also where sigma is below one step."""
     sigma = smallest_sigma(epsilon, delta) * math.hypot(*shift)
     assert exact_delta(epsilon, shift, (sigma,) * len(shift)) <= delta
 
@@ -126,16 +126,16 @@ def test_two_releases_keep_the_delta_that_is_claimed(
 def test_the_noise_that_is_drawn_keeps_what_is_asked_for(
     epsilon: float, clip_bound: float, clip_norm: str
 ) -> None:
-    """By the variance of the very integers that are drawn, and the sensitivity of those that are added up."""
+    """Use the variance of the integers that are drawn and the sensitivity of the integers that are summed."""
     keys = {"clip_norm": clip_norm, "clip_bound": clip_bound}
     privacy = PrivacySettings("discrete-gaussian", epsilon, delta=1e-6, **keys)  # type: ignore[arg-type]
     facts = public_facts(privacy, DigestSettings(), 256, 10)
     squared = clip_for(clip_norm, clip_bound).squared_l2_sensitivity(256)
     rho = float(squared / Fraction(str(facts["noise_variance"])) / 2)
     assert published_delta(epsilon, rho) == pytest.approx(1e-6, rel=1e-6)
-    told = promise_of(facts, 256)
-    assert (told.epsilon, told.rho) == (epsilon, pytest.approx(rho))
-    assert told.noise_scale / told.sensitivity == pytest.approx(smallest_sigma(epsilon, 1e-6))
+    promise = promise_of(facts, 256)
+    assert (promise.epsilon, promise.rho) == (epsilon, pytest.approx(rho))
+    assert promise.noise_scale / promise.sensitivity == pytest.approx(smallest_sigma(epsilon, 1e-6))
 
 
 def test_a_digest_whose_noise_is_too_weak_for_its_epsilon_is_not_believed() -> None:
@@ -207,7 +207,7 @@ def test_labels_cost_only_where_they_may_change() -> None:
         ({}, "published proofs: Canonne, Kamath and Steinke"),
     ],
 )
-def test_a_promise_tells_what_it_rests_on(keys: dict[str, object], sentence: str) -> None:
+def test_a_promise_states_its_assumptions(keys: dict[str, object], sentence: str) -> None:
     assert sentence in " ".join(sound(**keys).assumptions)  # type: ignore[arg-type]
 
 
@@ -257,13 +257,13 @@ def test_delta_can_be_chosen_for_gaussian_noise_only() -> None:
         compose([sound("discrete-laplace")], delta=1e-9)
 
 
-# --- against an accountant by others
+# --- compared with another accountant
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("releases", [(1.0,), (1.0,) * 5, (0.5, 1.0, 4.0)], ids=str)
 def test_gaussian_releases_cost_what_dp_accounting_says(releases: tuple[float, ...]) -> None:
-    """As much as its accountant of the same bound, and a little more than the exact cost for real numbers."""
+    """The same as its accountant of the same bound, and slightly more than the exact cost for real numbers."""
     oracle = pytest.importorskip("dp_accounting")
     pld, rdp = pytest.importorskip("dp_accounting.pld"), pytest.importorskip("dp_accounting.rdp")
     promises = [sound(epsilon=epsilon) for epsilon in releases]

@@ -1,4 +1,4 @@
-"""Advice: the choice among invented results, and sweeps of tiny data that are kept, continued and refused."""
+"""`feddig advise`: the choice between made-up results, and sweeps on tiny data that are saved, continued or refused."""
 
 import json
 import math
@@ -27,11 +27,11 @@ from feddig.advise.choose import (
 from feddig.advise.grid import ShortRun, apply_setting, chosen_settings, list_settings, shorten_experiment
 from feddig.advise.sweep import SweepResult, sweep
 from feddig.audit.findings import AttackBudget
-from feddig.cli import main
 from feddig.errors import FedDigError, FileFormatError, SettingError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.toml import experiment_from_table
 from feddig.settings import DigestSettings, PrivacySettings
+from folders import error_line, run_feddig
 
 TINY = AttackBudget(digests=20, pool=80, records=30, public=60, unmixing_work=200, largest_unmixed=4)
 SHORT = ShortRun(rounds=2, joint_steps=3)
@@ -52,10 +52,10 @@ FACTS = {
 BLOCK = "[digest]\nsamples_per_digest = 4"
 
 
-def invent(
+def make_result(
     accuracy: float, epsilon: float, linked: float, *, spd: int = 4, chance: float = 0.01
 ) -> SettingResult:
-    """Invent a result; `linked` is the high end of its interval."""
+    """Make up a result; `linked` is the high end of its interval."""
     rate = RateInterval(linked * 0.9, linked * 0.8, linked, chance, 100)
     return SettingResult(
         Setting(spd, "random", "discrete-gaussian", 8.0), epsilon, 1e-6, rate, 25, None, accuracy
@@ -71,7 +71,12 @@ def swept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Experiment, S
 
 
 def test_the_most_accurate_of_those_that_meet_all_limits_is_recommended() -> None:
-    results = [invent(90, math.inf, 0.9), invent(60, 8, 0.04), invent(70, 8, 0.05), invent(80, 8, 0.051)]
+    results = [
+        make_result(90, math.inf, 0.9),
+        make_result(60, 8, 0.04),
+        make_result(70, 8, 0.05),
+        make_result(80, 8, 0.051),
+    ]
     choice = choose_setting(results, UserLimits(0.05, 8))
     assert choice.is_met
     assert choice.result is results[2]
@@ -83,19 +88,24 @@ def test_the_most_accurate_of_those_that_meet_all_limits_is_recommended() -> Non
 
 
 def test_the_high_end_of_the_interval_decides_and_not_the_share() -> None:
-    result = invent(70, 1, 0.06)
+    result = make_result(70, 1, 0.06)
     assert result.linked.share < 0.055 < result.linked.high
     assert list(UserLimits(0.055, 8).excess(result)) == [LINKED]
 
 
 def test_of_equally_accurate_settings_the_more_private_one_is_recommended() -> None:
-    results = [invent(70, 8, 0.01), invent(70, 1, 0.05), invent(70, 1, 0.03), invent(70, 1, 0.03, spd=2)]
+    results = [
+        make_result(70, 8, 0.01),
+        make_result(70, 1, 0.05),
+        make_result(70, 1, 0.03),
+        make_result(70, 1, 0.03, spd=2),
+    ]
     assert choose_setting(results, UserLimits(0.05, 8)).result is results[3]
     assert choose_setting(results[:3], UserLimits(0.05, 8)).result is results[2]
 
 
 def test_an_infinite_epsilon_meets_no_limit_but_an_infinite_one() -> None:
-    results = [invent(90, math.inf, 0.01), invent(50, 8, 0.01)]
+    results = [make_result(90, math.inf, 0.01), make_result(50, 8, 0.01)]
     assert choose_setting(results, UserLimits(0.05, 1e9)).result is results[1]
     assert choose_setting(results, UserLimits(0.05, math.inf)).result is results[0]
     alone = choose_setting(results[:1], UserLimits(0.05, 1e9))
@@ -104,7 +114,12 @@ def test_an_infinite_epsilon_meets_no_limit_but_an_infinite_one() -> None:
 
 
 def test_if_none_meets_all_the_hardest_limit_and_the_closest_setting_are_named() -> None:
-    results = [invent(90, math.inf, 0.9), invent(60, 8, 0.2), invent(55, 8, 0.06), invent(20, 8, 0.01)]
+    results = [
+        make_result(90, math.inf, 0.9),
+        make_result(60, 8, 0.2),
+        make_result(55, 8, 0.06),
+        make_result(20, 8, 0.01),
+    ]
     limits = UserLimits(0.05, 8, 50)
     choice = choose_setting(results, limits)
     assert not choice.is_met
@@ -112,30 +127,30 @@ def test_if_none_meets_all_the_hardest_limit_and_the_closest_setting_are_named()
     assert choice.misses == (LINKED,)
     assert choice.met_by == {LINKED: 1, EPSILON: 3, ACCURACY: 3}
     assert choice.hardest == LINKED
-    said = " ".join(explain_choice(choice, limits, 4))
-    assert "None of the 4 settings meets all limits." in said
-    assert "The hardest limit is --max-link-rate 0.05: 1 of 4 settings meet it." in said
-    assert "no setting meets them all" in said
+    message = " ".join(explain_choice(choice, limits, 4))
+    assert "None of the 4 settings meets all limits." in message
+    assert "The hardest limit is --max-link-rate 0.05: 1 of 4 settings meet it." in message
+    assert "no setting meets them all" in message
 
 
 def test_a_recommended_setting_that_leaks_beyond_chance_is_said_to() -> None:
     for chance, leaks in ((0.01, True), (0.035, False)):
-        result = invent(60, 8, 0.04, chance=chance)
-        said = explain_choice(choose_setting([result], UserLimits(0.05, 8)), UserLimits(0.05, 8), 1)[0]
-        assert ("some leak" in said) is leaks
+        result = make_result(60, 8, 0.04, chance=chance)
+        message = explain_choice(choose_setting([result], UserLimits(0.05, 8)), UserLimits(0.05, 8), 1)[0]
+        assert ("some leak" in message) is leaks
 
 
 def test_a_limit_of_zero_and_one_that_chance_exceeds_are_said_plainly() -> None:
     limits = UserLimits(0, 8)
-    choice = choose_setting([invent(60, 8, 0.2, chance=0.1)], limits)
+    choice = choose_setting([make_result(60, 8, 0.2, chance=0.1)], limits)
     assert choice.hardest == LINKED
     assert "In 1 of 1 settings guessing by labels alone" in explain_choice(choice, limits, 1)[-1]
 
 
 def test_a_result_survives_its_file() -> None:
     for result in (
-        invent(60, math.inf, 0.2),
-        replace(invent(60, 8, 0.2), unmixed=RateInterval(0, 0, 0.1, 1e-9, 9)),
+        make_result(60, math.inf, 0.2),
+        replace(make_result(60, 8, 0.2), unmixed=RateInterval(0, 0, 0.1, 1e-9, 9)),
     ):
         assert result_from_json(json.loads(json.dumps(result.as_json(), allow_nan=False))) == result
 
@@ -169,7 +184,9 @@ def test_a_settings_experiment_is_short_and_seeded_and_keeps_no_key_of_another_m
     pasted = experiment_from_table(
         tomllib.loads(chosen_settings(shared, Setting(4, "random", "discrete-gaussian", 8.0)))
     )
-    assert pasted.privacy == replace(sound.privacy, random="system"), "what is pasted is what was tried"
+    assert pasted.privacy == replace(sound.privacy, random="system"), (
+        "the settings to paste are those that were tried"
+    )
     assert pasted.digest.samples_per_digest == 4
     with pytest.raises(SettingError, match="label_epsilon, 2"):
         apply_setting(shared, Setting(4, "random", "discrete-gaussian", 2.0))
@@ -186,7 +203,7 @@ def test_what_cannot_be_swept_is_refused() -> None:
         apply_setting(other, GRID[1])
 
 
-def test_a_sweep_tells_what_is_promised_found_and_learnt(swept: tuple[Path, Experiment, SweepResult]) -> None:
+def test_a_sweep_reports_promises_findings_and_accuracy(swept: tuple[Path, Experiment, SweepResult]) -> None:
     _, _, found = swept
     assert found.failures == {}
     bare, sound, paper = found.results
@@ -197,7 +214,7 @@ def test_a_sweep_tells_what_is_promised_found_and_learnt(swept: tuple[Path, Expe
     assert bare.unmixed.share > 0.9
     assert sound.unmixed is not None
     assert sound.unmixed.share < 0.1
-    assert paper.unmixed is None, "SpD 8 is above the largest that is unmixed here"
+    assert paper.unmixed is None, "unmixing is not run at SpD 8 here"
     for result in found.results:
         assert 0 <= result.linked.low <= result.linked.share <= result.linked.high <= 1
         assert result.linked.trials == result.digests_linked * result.setting.samples_per_digest
@@ -260,21 +277,21 @@ def test_a_setting_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
 def test_the_files_say_that_attacks_failed_and_that_the_test_set_was_used(
     tmp_path: Path, limit: float
 ) -> None:
-    results, limits = [invent(90, math.inf, 0.9), invent(60, 8, 0.02)], UserLimits(limit, 8, 50)
+    results, limits = [make_result(90, math.inf, 0.9), make_result(60, 8, 0.02)], UserLimits(limit, 8, 50)
     choice = choose_setting(results, limits)
     advice = write_advice(tmp_path, results, {"SpD 9": "too few"}, FACTS, choice, limits, BLOCK)
     assert json.loads((tmp_path / "advice.json").read_text(encoding="utf-8")) == advice
     assert advice["rows"][0]["record_epsilon"] == "inf"
     assert advice["met"] is (limit == 0.05)
     page = (tmp_path / "advice.md").read_text(encoding="utf-8")
-    for said in (
+    for message in (
         "these attacks failed, on 25 to 25 digests of silo 0",
         "uses the test set",
         "here it came from a seed",
         "failed: SpD 9: too few",
         f"```toml\n{BLOCK}\n```",
     ):
-        assert said in page
+        assert message in page
     pictures = [tmp_path / "accuracy-by-linking.png", tmp_path / "accuracy-by-epsilon.png"]
     drawn = [each.read_bytes() for each in pictures]
     assert all(each.startswith(b"\x89PNG") for each in drawn)
@@ -286,7 +303,7 @@ def test_the_files_say_that_attacks_failed_and_that_the_test_set_was_used(
 def test_the_command_prints_json_continues_and_recommends(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The data are an npz file of two classes, where the demo's set has ten."""
+    """Use an npz file of two classes; the demo's set has ten."""
     draw, arrays = np.random.default_rng(0), {}
     for part, count in (("train", 600), ("test", 100)):
         arrays[f"x_{part}"] = draw.integers(0, 256, (count, 28, 28), dtype=np.uint8)
@@ -299,21 +316,21 @@ def test_the_command_prints_json_continues_and_recommends(
         "--set", "data.limit=400",
     ]  # fmt: skip
     for more in (["--json"], []):
-        with pytest.raises(SystemExit) as ended:
-            main([*words, *more])
-        assert ended.value.code == 0
-    told, shown = capsys.readouterr()
-    report, end = json.JSONDecoder().raw_decode(told)
+        assert run_feddig(*words, *more) == 0
+    printed, shown = capsys.readouterr()
+    report, end = json.JSONDecoder().raw_decode(printed)
     assert report["recommendation"]["setting"]["samples_per_digest"] == 4
     assert report["sweep"]["test_images"] == 100
-    assert "Recommended: SpD 4, random, none." in told[end:]
-    assert '[privacy]\nmechanism = "none"\nrandom = "system"\n' in told[end:]
-    assert told.endswith("next    feddig digest make experiment.toml --all-data --out digest.safetensors\n")
+    assert "Recommended: SpD 4, random, none." in printed[end:]
+    assert '[privacy]\nmechanism = "none"\nrandom = "system"\n' in printed[end:]
+    assert printed.endswith(
+        "next    feddig digest make experiment.toml --all-data --out digest.safetensors\n"
+    )
     assert "1 of 1  SpD 4, random, none  linked" in shown
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--data", "no-such-set"], "--data: 'no-such-set' is no data set"),
         (["--max-link-rate", "2"], "2"),
@@ -328,13 +345,7 @@ def test_the_command_prints_json_continues_and_recommends(
     ],
 )
 def test_bad_input_is_one_line_and_code_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(
-            ["advise", "--max-link-rate", "0.1", "--max-record-epsilon", "8", "--out", str(tmp_path), *words]
-        )
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("feddig: error: ")
-    assert said in line
+    limits = ["--max-link-rate", "0.1", "--max-record-epsilon", "8"]
+    assert message in error_line(capsys, "advise", *limits, "--out", tmp_path, *words)

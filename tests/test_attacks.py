@@ -56,11 +56,11 @@ NO_NOISE, HUGE_NOISE = PrivacySettings(mechanism="none"), PrivacySettings(epsilo
 
 @dataclass(frozen=True)
 class Scene:
-    """A digest, and what its evaluator knows."""
+    """A digest and the facts that are needed to evaluate attacks on it."""
 
     digest: Digest
     members: Tensor
-    """[digests, SpD] rows of the pool."""
+    """Rows of the pool, of shape [digests, SpD]."""
     noise: Noise
 
 
@@ -70,19 +70,19 @@ def images() -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def everybody(images: Tensor) -> Candidates:
+def all_candidates(images: Tensor) -> Candidates:
     features = apply_in_batches(load_encoder("default", 1), images).flatten(1)
     return Candidates(features, torch.arange(len(images)) % CLASSES)
 
 
 @pytest.fixture(scope="module")
-def pool(everybody: Candidates) -> Candidates:
-    return Candidates(everybody.features[:POOL], everybody.labels[:POOL])
+def pool(all_candidates: Candidates) -> Candidates:
+    return Candidates(all_candidates.features[:POOL], all_candidates.labels[:POOL])
 
 
 @pytest.fixture(scope="module")
-def public(everybody: Candidates) -> Candidates:
-    return Candidates(everybody.features[POOL:], everybody.labels[POOL:])
+def public(all_candidates: Candidates) -> Candidates:
+    return Candidates(all_candidates.features[POOL:], all_candidates.labels[POOL:])
 
 
 def scene(
@@ -122,11 +122,11 @@ def test_the_canary_bound_of_all_right_has_a_closed_form() -> None:
     assert canary_epsilon(0, 30) == 0
 
 
-def test_delta_excuses_as_many_right_guesses_as_failures_are_likely() -> None:
+def test_delta_discounts_as_many_right_guesses_as_failures_are_likely() -> None:
     assert canary_epsilon(1000, 1000, 0.95, canaries=1000, delta=1e-9) == pytest.approx(
         canary_epsilon(1000, 1000, 0.975)
     )
-    # three failures of 0.5 on average have a probability of less than half of 5 %, two have more
+    # with 0.5 failures on average, three have a probability below half of 5 % and two a higher one
     assert canary_epsilon(1000, 1000, 0.95, canaries=5000, delta=1e-4) == pytest.approx(
         canary_epsilon(998, 998, 0.975)
     )
@@ -137,7 +137,7 @@ def test_delta_excuses_as_many_right_guesses_as_failures_are_likely() -> None:
 def test_the_bound_exceeds_the_true_epsilon_no_more_often_than_its_level_allows(
     epsilon: float, delta: float
 ) -> None:
-    """Randomised response, which fails with probability delta, is the worst case of epsilon and delta."""
+    """Randomised response that fails with probability delta is the worst case for epsilon and delta."""
     draw, exceeded, proved = torch_stream(0, "responses"), 0, []
     for _ in range(200):
         coins = torch.randint(2, (2000,), generator=draw)
@@ -151,8 +151,8 @@ def test_the_bound_exceeds_the_true_epsilon_no_more_often_than_its_level_allows(
     assert sum(proved) / len(proved) > 0.75 * epsilon
 
 
-def test_sure_guesses_prove_what_a_guess_of_every_coin_cannot() -> None:
-    """One coin in fifty is published, the others are hidden: a guess of all of them is hardly better than chance."""
+def test_guessing_only_sure_coins_proves_more_than_guessing_all() -> None:
+    """Publish one coin in fifty: guessing all coins is hardly better than chance."""
     draw = torch_stream(0, "coins")
     coins = torch.randint(2, (20_000,), generator=draw)
     scores = torch.randn(20_000, generator=draw)
@@ -236,7 +236,7 @@ def test_p_values_are_known_by_hand() -> None:
     assert p_value_of_rate(SuccessRate(2, 2, 0.5)) == pytest.approx(0.25)
     assert p_value_of_rate(SuccessRate(0, 9, 0.5)) == 1
     assert p_value_of_mean(Estimate(0.5 + 1.6448536, 1.0, 0.5)) == pytest.approx(0.05, abs=1e-6)
-    # of 2 members and 2 others in random order, both members come first with probability 1/6, one or more with 1/2
+    # with 2 members and 2 others in random order: both members first has probability 1/6, at least one first 1/2
     assert p_value_of_ranks(2, 2, 2, 0) == pytest.approx(1 / 6)
     assert p_value_of_ranks(1, 2, 2, 0) == pytest.approx(1 / 2)
     assert p_value_of_ranks(0, 2, 2, 0) == p_value_of_ranks(2, 2, 2, 2) == 1
@@ -248,7 +248,7 @@ def test_a_curve_goes_from_none_to_all_and_takes_ties_together() -> None:
     assert true.tolist() == [0, 0.5, 1, 1]
 
 
-# what attackers read from a digest
+# what an attacker can read from a digest
 
 
 def test_classes_are_read_from_soft_labels(pool: Candidates) -> None:
@@ -309,14 +309,14 @@ def test_canaries_of_a_digest_raise_elements_of_their_own(noise: Noise) -> None:
             rest[digest, pairs[canary, coin]] = 2.0
     scores = score_coins(rest, pairs, torch.full((3,), 2.0), noise)
     assert torch.equal((scores < 0).long(), coins)
-    assert len(scores.abs().unique()) == 1, "no canary blurs another"
+    assert len(scores.abs().unique()) == 1, "canaries do not overlap"
 
 
 # unmixing
 
 
 @pytest.mark.parametrize(("spd", "mixing"), [(1, "random"), (4, "random"), (4, "within-class")])
-def test_unmixing_finds_everybody_without_noise(pool: Candidates, spd: int, mixing: str) -> None:
+def test_unmixing_finds_all_members_without_noise(pool: Candidates, spd: int, mixing: str) -> None:
     result = unmix_and_evaluate(scene(pool, NO_NOISE, spd, mixing), pool)
     assert result.digests.share == 1
     assert result.members.share == 1
@@ -407,7 +407,7 @@ def test_the_similarity_of_flat_images_is_known_by_hand() -> None:
 
 def test_the_similarity_of_opposites_is_negative() -> None:
     board = (torch.arange(16)[:, None] + torch.arange(16)) % 2.0
-    # the means agree, and what differs differs in sign: (2 (-v) + c) / (2 v + c) with v = 1/4
+    # the means are equal and the covariance is negative: (2 (-v) + c) / (2 v + c) with v = 1/4
     expected = (-0.5 + 9e-4) / (0.5 + 9e-4)
     assert float(ssim(board[None, None], 1 - board[None, None])) == pytest.approx(expected, abs=1e-2)
 
@@ -443,7 +443,7 @@ def draw_strokes() -> Tensor:
 
 
 def test_a_decoder_learns_where_most_pixels_are_black() -> None:
-    """A decoder that does not start as dark as the images decodes only black."""
+    """A decoder that starts brighter than the images learns to output only black."""
     images, encoder = draw_strokes(), load_encoder("default", 1)
     decoded = apply_in_batches(train_decoder(encoder, images, steps=60), encoder(images[:40]))
     assert (decoded - images[:40]).square().mean() < 0.5 * images[:40].var()
@@ -524,7 +524,7 @@ def test_what_a_receiver_makes_of_integer_sums_is_on_the_lattice(spd: int) -> No
     on = check_lattice(received, 2.0**-10 / spd)
     assert (on.off, on.undecided) == (0, 0)
     beside = torch.nextafter(received, torch.full_like(received, torch.inf))
-    assert check_lattice(beside, 2.0**-10 / spd).off == 1000, "the next float is noticed"
+    assert check_lattice(beside, 2.0**-10 / spd).off == 1000, "a change to the next float is noticed"
 
 
 def test_numbers_too_large_for_their_type_are_undecided() -> None:

@@ -1,4 +1,4 @@
-"""The audit: it finds what is unprotected, finds nothing under sound noise, and its report names its inputs."""
+"""The audit: it is red without protection, green under sound noise, and its report names its inputs."""
 
 import json
 import math
@@ -33,7 +33,6 @@ from feddig.audit.inputs import load_guidance, load_images, load_inputs
 from feddig.audit.next_steps import settings_block, suggest_settings
 from feddig.audit.promise_checks import check_accountant, check_canaries, check_numbers
 from feddig.audit.trial_digests import groups_from_seed, mix_without_noise
-from feddig.cli import main
 from feddig.core.samples import ImageSource
 from feddig.data.dataset import Images
 from feddig.digest.denoising import denoise
@@ -50,6 +49,7 @@ from feddig.report.page import rebuild_run_page, write_report
 from feddig.runs.build import learn_guidance
 from feddig.seeds import torch_stream
 from feddig.settings import DigestSettings, PrivacySettings
+from folders import error_line, run_feddig
 from report_folders import write_folder
 from test_audit_page import write_known_audit
 
@@ -64,7 +64,7 @@ SOUND = PrivacySettings(mechanism="discrete-gaussian", epsilon=1.0, delta=1e-6, 
 
 
 class Bench:
-    """Images of Fashion-MNIST, and digests of the first of them."""
+    """Images of Fashion-MNIST and digests of the first images."""
 
     def __init__(self, members: int = MEMBERS) -> None:
         fashion, self.encoder = load_dataset("fashion-mini"), load_encoder("default", 1)
@@ -102,9 +102,9 @@ class Bench:
         return prepare_audit(digest, self.images, budget, seed=seed, mixing_seed=mixing_seed)
 
     def audit(self, digest: Digest, budget: AttackBudget = SMALL, seed: int = 0) -> Audit:
-        self.heard: list[str] = []
+        self.progress: list[str] = []
         audited = self.audited(digest, budget=budget, seed=seed)
-        return run_audit(audited, Limits(), names={}, report=self.heard.append)
+        return run_audit(audited, Limits(), names={}, report=self.progress.append)
 
 
 @pytest.fixture(scope="module")
@@ -162,10 +162,10 @@ def test_sound_noise_at_epsilon_1_leaves_nothing_beyond_chance_but_labels(bench:
     sentences = {check["name"]: check["sentence"] for check in audit.report["checks"]}
     assert "treats labels as public" in sentences["labels"]
     # progress is reported
-    assert [text for text in bench.heard if text.count(" ") == 3] == [
+    assert [text for text in bench.progress if text.count(" ") == 3] == [
         f"{number} of 7, {name}" for number, name in enumerate(found, 1)
     ]
-    assert "4 of 7, unmixing 50 of 50" in bench.heard
+    assert "4 of 7, unmixing 50 of 50" in bench.progress
     details = audit.report["checks"][0]["details"]
     assert details["record_epsilon"] == details["claimed_epsilon"] == 1
     assert found["accountant"] == "red", "seeded digests must not be sent"
@@ -297,7 +297,7 @@ def test_limits_are_read_and_misspelt_ones_are_named(tmp_path: Path) -> None:
     path.write_text("linked_red = 0.5\nseeded_is_red = false\n")
     assert read_limits(path) == replace(Limits(), linked_red=0.5, seeded_is_red=False)
     assert read_limits(None) == Limits()
-    for text, said in (
+    for text, message in (
         ("linked_rd = 0.5", "linked_rd: no such limit; did you mean 'linked_red'"),
         ("linked_red = 1.5", "linked_red: 1.5 is out of range"),
         ("linked_red = nan", "linked_red: nan is out of range"),
@@ -306,7 +306,7 @@ def test_limits_are_read_and_misspelt_ones_are_named(tmp_path: Path) -> None:
         ("linked_red =", "cannot be read as TOML"),
     ):
         path.write_text(text)
-        with pytest.raises(FedDigError, match=re.escape(said)):
+        with pytest.raises(FedDigError, match=re.escape(message)):
             read_limits(path)
 
 
@@ -327,7 +327,9 @@ def test_limits_are_held_against_chance_and_against_non_members_of_the_class() -
         found = replace(figure_of_rate("linked", rate, Limits(), 0.05), baseline=baseline)
         return str(judge([Finding("n", "t", "s", [found])], Limits())[0]["light"])
 
-    assert verdict(0.31, 0.25) == "amber", "six points above chance, and three at the low end of the interval"
+    assert verdict(0.31, 0.25) == "amber", (
+        "six points above chance; the low end of the interval is three above"
+    )
     assert verdict(0.35, 0.25) == "red"
     assert verdict(0.35, 0.25, baseline=0.30) == "amber"
     assert verdict(0.10, 0.01) == "red"
@@ -486,15 +488,15 @@ def test_images_come_from_names_archives_folders_and_parts(archive: Path, tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("fashion-mni", "did you mean 'fashion-mini'"),
         ("fashion-mini:test:5-99999", "rows 5-99999 asked for"),
         ("fashion-mini:validation", "only a silo of an experiment"),
     ],
 )
-def test_data_that_does_not_exist_is_named(text: str, said: str) -> None:
-    with pytest.raises(FedDigError, match=said):
+def test_data_that_does_not_exist_is_named(text: str, message: str) -> None:
+    with pytest.raises(FedDigError, match=message):
         load_images("--holdout", text, None)
 
 
@@ -553,7 +555,7 @@ def test_guidance_is_trained_on_the_digests_if_no_run_gave_any(bench: Bench) -> 
         )
         assert torch.equal(torch.random.get_rng_state(), before)
     assert short(digest.features[:2]).shape == (2, 1, 32, 32)
-    assert not torch.equal(short(digest.features[:2]), long(digest.features[:2])), "it has learnt something"
+    assert not torch.equal(short(digest.features[:2]), long(digest.features[:2])), "training changed it"
 
 
 @pytest.mark.parametrize("privacy", [UNPROTECTED, SOUND])
@@ -580,13 +582,6 @@ def test_guidance_is_drawn_from_what_a_moderator_sees(bench: Bench, privacy: Pri
 # the command and the page
 
 
-def command(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["audit", *arguments])
-    assert isinstance(ended.value.code, int)
-    return ended.value.code
-
-
 def test_the_command_writes_a_report_and_a_page(
     archive: Path,
     guidance_file: Path,
@@ -608,14 +603,14 @@ def test_the_command_writes_a_report_and_a_page(
         "--digests", str(tmp_path / "digest.safetensors"), "--members", str(odd), "--holdout", f"{odd}:test", "--quick",
     ]  # fmt: skip
     more = ["--guidance", str(guidance_file), "--fail-on", "red", "--quiet"]
-    assert command(*given, *more, "--out", str(tmp_path / "out")) == 1
-    said = capsys.readouterr()
-    assert said.out.startswith("Verdict: red. ")
-    assert 'mechanism = "discrete-gaussian"  # was none\n' in said.out
-    assert "next    feddig digest make experiment.toml --all-data --out digest-2.safetensors\n" in said.out
-    assert "4 red      Unmixing" in said.out
-    assert "never that the digests are private" in said.out.splitlines()[0]
-    assert "keep it at the silo" in said.err
+    assert run_feddig("audit", *given, *more, "--out", str(tmp_path / "out")) == 1
+    printed = capsys.readouterr()
+    assert printed.out.startswith("Verdict: red. ")
+    assert 'mechanism = "discrete-gaussian"  # was none\n' in printed.out
+    assert "next    feddig digest make experiment.toml --all-data --out digest-2.safetensors\n" in printed.out
+    assert "4 red      Unmixing" in printed.out
+    assert "never that the digests are private" in printed.out.splitlines()[0]
+    assert "keep it at the silo" in printed.err
     report = json.loads((tmp_path / "out" / "audit.json").read_text())
     assert report["bound_to"]["digest_hash"] == digest.hash
     assert [check["number"] for check in report["checks"]] == [1, 2, 3, 4, 5, 6, 7]
@@ -638,7 +633,7 @@ def test_the_command_writes_a_report_and_a_page(
     run = write_folder(tmp_path / "run", [50.0, 60.0], ["11", "10"])
     write_report([run])
     inside = run / "audits" / "silo-3"
-    assert command(*given, "--mixing-seed", "1", "--out", str(inside)) == 0
+    assert run_feddig("audit", *given, "--mixing-seed", "1", "--out", str(inside)) == 0
     assert "was trained here" in (inside / "report.html").read_text()
     assert json.loads((inside / "audit.json").read_text())["attacked"].startswith(
         "digests of the file itself"
@@ -646,26 +641,27 @@ def test_the_command_writes_a_report_and_a_page(
     assert f"the run's page shows it now: {run / 'report.html'}\n" in capsys.readouterr().err
     assert "Audit of silo 3" in (run / "report.html").read_text()
     # an audit is not replaced, and the same inputs give the same report
-    assert command(*given, "--out", str(tmp_path / "out")) == 2
+    assert run_feddig("audit", *given, "--out", str(tmp_path / "out")) == 2
     assert "has an audit already" in capsys.readouterr().err
-    assert command(*given, "--out", str(tmp_path / "more"), "--no-pictures", "--json", "--quiet") == 0
+    assert (
+        run_feddig("audit", *given, "--out", str(tmp_path / "more"), "--no-pictures", "--json", "--quiet")
+        == 0
+    )
     again = json.loads(capsys.readouterr().out)
     assert again["hash"] == report["hash"]
     assert (tmp_path / "more" / "report.html").read_text().count("data:image/png;base64,") == 1
-    assert not (tmp_path / "more" / "recovered.png").exists(), "members' images are not kept either"
+    assert not (tmp_path / "more" / "recovered.png").exists(), "the images of members are not written either"
     assert "--no-pictures" in shlex.split(again["command"])
     # the page is made again from the folder alone
     (tmp_path / "out" / "report.html").unlink()
-    with pytest.raises(SystemExit) as ended:
-        main(["report", str(tmp_path / "out")])
-    assert ended.value.code == 0
+    assert run_feddig("report", tmp_path / "out") == 0
     assert (tmp_path / "out" / "report.html").read_text() == page
 
 
 def test_a_runs_folder_keeps_its_own_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "summary.json").write_text("{}")
     given = ["--digests", "d", "--members", "fashion-mini", "--holdout", "fashion-mini:test"]
-    assert command(*given, "--out", str(tmp_path)) == 2
+    assert run_feddig("audit", *given, "--out", str(tmp_path)) == 2
     assert f"choose a folder in it, as {tmp_path / 'audit'}" in capsys.readouterr().err
 
 
@@ -686,12 +682,7 @@ def test_a_damaged_audit_is_one_line(
     content: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "audit.json").write_text(content)
-    with pytest.raises(SystemExit) as ended:
-        main(["report", str(tmp_path)])
-    assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert "audit.json" in said
-    assert said.count("\n") == 1
+    assert "audit.json" in error_line(capsys, "report", tmp_path)
 
 
 def test_mistakes_are_one_line_and_an_audit_uses_one_thread_unless_told_otherwise(
@@ -702,10 +693,7 @@ def test_mistakes_are_one_line_and_an_audit_uses_one_thread_unless_told_otherwis
     before = torch.get_num_threads()
     try:
         for more, threads in (["--threads", "2"], 2), ([], 1):
-            assert command(*given, *more) == 2
-            said = capsys.readouterr().err
-            assert "none.safetensors: cannot be read" in said
-            assert len(said.splitlines()) == 1
+            assert "none.safetensors: cannot be read" in error_line(capsys, "audit", *given, *more)
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)

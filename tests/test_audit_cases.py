@@ -1,4 +1,4 @@
-"""Eight prepared files, four that leak in different ways and four that are sound: the audit tells them apart."""
+"""Audit eight prepared files: four leak in different ways, four are sound."""
 
 import tomllib
 from collections.abc import Callable
@@ -21,17 +21,17 @@ AT_8 = replace(SOUND, epsilon=8.0)
 LAPLACE = replace(SOUND, mechanism="discrete-laplace", delta=0.0, clip_norm="l1")
 PRIVATE_LABELS = replace(SOUND, epsilon=0.5, adjacency="replace-one", label_epsilon=0.5)
 Case = tuple[int, Callable[[Bench, int], Digest], str, set[str]]
-"""How many members, the file of a seed, the verdict, and the checks that are red."""
+"""The number of members, a function that makes the file of a seed, the verdict, and the red checks."""
 
 
 def released(bench: Bench, privacy: PrivacySettings, spd: int, mixing: str, seed: int) -> Digest:
-    """Make a digest that says, as a file to be sent does, that the system's entropy made it."""
+    """Make a digest whose facts say that its noise comes from the system's entropy, as in files that are sent."""
     digest = bench.digest(privacy, spd, mixing, seed=seed)
     return replace(digest, facts={**digest.facts, "random": "system"})
 
 
 def without_noise(bench: Bench, seed: int) -> Digest:
-    """Leave the noise out of a file that claims epsilon 8 and whose digests vary by their class most of all."""
+    """Make a file without noise that claims epsilon 8; most of its variance is between classes."""
     digest, members = released(bench, AT_8, 256, "within-class", seed), bench.images.members
     mixed = mix_without_noise(digest, features_of(members), groups_from_seed(digest, members.labels, seed))
     return replace(digest, features=mixed.view_as(digest.features))
@@ -77,7 +77,7 @@ SOUND_FILES: dict[str, Case] = {
         "green",
         set(),
     ),
-    # its epsilon is above 1, and unmixing is not run at this SpD
+    # epsilon is above 1, and unmixing is not run at this SpD
     "Gaussian noise at 8": (
         2560,
         lambda bench, seed: released(bench, AT_8, 256, "random", seed),
@@ -103,15 +103,15 @@ def test_each_file_gets_the_right_verdict(name: str, seed: int, monkeypatch: pyt
     assert report.report["light"] == verdict, found
     inverted = {"inversion"} if name == "the paper's noise" else set()
     assert {check for check, light in found.items() if light == "red"} - inverted == red
-    said = {check["name"]: check["details"] for check in report.report["checks"]}
+    details = {check["name"]: check["details"] for check in report.report["checks"]}
     if name != "a delta of 0.1":
-        assert said["canaries"]["could_have_refuted"] > said["canaries"]["claimed_epsilon"]
+        assert details["canaries"]["could_have_refuted"] > details["canaries"]["claimed_epsilon"]
     steps = report.report["next_steps"]
     settings = experiment_from_table(tomllib.loads(steps["settings"]))
     if name == "the paper's noise":
         assert (settings.privacy.mechanism, settings.digest.samples_per_digest) == ("discrete-gaussian", 8)
     elif name == "a delta of 0.1":
-        assert settings.privacy == replace(SOUND, random="system"), "nothing but delta is changed"
+        assert settings.privacy == replace(SOUND, random="system"), "only delta is changed"
     else:
         assert steps["settings"] == ""
     again = "digest show" if verdict != "red" else "digest make"

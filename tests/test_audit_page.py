@@ -1,4 +1,4 @@
-"""The page of an audit: it is rebuilt from its folder, and in a real browser it works as a run's page does."""
+"""The page of an audit: it is rebuilt from its folder, and it works in a real browser like a run's page."""
 
 import csv
 import io
@@ -131,5 +131,5 @@ def test_it_fits_a_phone(browser: Browser, page: Path) -> None:
     browser.open(page, width=360, height=740)
     assert browser.evaluate("document.documentElement.scrollWidth") == 360
     narrowest = "Math.min(...[...document.querySelectorAll('tbody th')].map((cell) => cell.clientWidth))"
-    assert browser.evaluate(narrowest) > 60, "words of names are not broken into letters"
+    assert browser.evaluate(narrowest) > 60, "names are not broken within words"
     assert browser.errors == []

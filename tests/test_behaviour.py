@@ -1,4 +1,4 @@
-"""What algorithms do in whole runs: who trains, who is recalled, what is learned; and awkward data."""
+"""Algorithms in whole runs: which silos train and are recalled, what is learned, and unusual data."""
 
 import math
 from collections.abc import Callable
@@ -24,7 +24,7 @@ Trained = Callable[..., list[dict[str, Any]]]
 
 @pytest.fixture
 def trained(tiny_dataset: Dataset, tmp_path: Path) -> Trained:
-    """Run the tiny experiment with an algorithm into tmp_path/NAME and give its rows."""
+    """Return a function that runs the tiny experiment into tmp_path/NAME and returns its rows."""
 
     def train(
         algorithm: str,
@@ -57,18 +57,19 @@ def norms(found: list[dict[str, Any]]) -> list[float]:
 def test_every_algorithm_runs_and_does_what_its_name_says(
     algorithm: str, trained: Trained, tmp_path: Path
 ) -> None:
-    # three rounds of sequential leaving: everybody is there, then silo 0 is gone, then all are
+    # three rounds of sequential leaving: all silos are present, then silo 0 is absent, then all are
     found = trained(algorithm, name="run", training={"rounds": 3})
     recipe = read_recipe(algorithm)
     assert all(math.isfinite(norm) and norm > 0 for norm in norms(found))
     assert all(0 <= accuracy <= 100 for accuracy in curve(found))
 
-    everybody = [0, 1, 2]
-    here = [everybody] * 3 if recipe.centralised else [everybody, [1, 2], []]
+    all_silos = [0, 1, 2]
+    here = [all_silos] * 3 if recipe.centralised else [all_silos, [1, 2], []]
     assert [row["present"] for row in found] == here
-    away = [[], [0], everybody]
+    away = [[], [0], all_silos]
     assert [row["recalled"] for row in found] == (away if recipe.recall else [[]] * 3)
-    joint = [True, False, False] if recipe.expert else [recipe.joint] * 3  # E trains when digests arrive
+    # the expert trains when digests arrive
+    joint = [True, False, False] if recipe.expert else [recipe.joint] * 3
     assert [row["losses"]["joint"] is not None for row in found] == joint
     silos_that_train = [["0"]] * 3 if recipe.centralised else [["0", "1", "2"], ["1", "2"], []]
     if recipe.frozen:
@@ -84,11 +85,13 @@ def test_every_algorithm_runs_and_does_what_its_name_says(
     expected = {"raw", "digest", "head"} if recipe.sees_features else {"raw", "head"}
     assert parts == ({"classifier", "expert", "coverage"} if recipe.expert else expected)
     sees_codes = recipe.sees_features or recipe.expert
-    assert (len(tensors(model)) > len(network_tensors(model))) == sees_codes, "it has the encoder it needs"
+    assert (len(tensors(model)) > len(network_tensors(model))) == sees_codes, (
+        "it receives the encoder's features"
+    )
 
 
 def test_feddig_remembers_what_fedavg_forgets(trained: Trained) -> None:
-    """The paper's claim in small: after everybody has left, FedDig still knows all four classes."""
+    """Check the paper's claim on a small run: after all silos have left, FedDig still knows all four classes."""
     fedavg, feddig = curve(trained("fedavg")), curve(trained("feddig"))
     assert fedavg[-1] < 60
     assert feddig[-1] > 90
@@ -133,7 +136,7 @@ def test_frozen_stays_as_its_base_was_in_the_round_before_the_first_leave(
     assert frozen[:first_leave] == moving[:first_leave]
     for measured in (curve, norms):
         assert measured(frozen)[first_leave:] == [measured(moving)[first_leave - 1]] * (8 - first_leave)
-    assert norms(moving)[first_leave] != norms(moving)[first_leave - 1], "its base goes on"
+    assert norms(moving)[first_leave] != norms(moving)[first_leave - 1], "its base continues to train"
 
 
 def test_frozen_without_absence_is_its_base(trained: Trained) -> None:
@@ -178,13 +181,13 @@ def test_without_the_joint_update_the_guidance_producer_stays_as_it_was(
         assert all(np.array_equal(now[name], array) for name, array in first.tensors().items()) == stays
 
 
-# --- who is away
+# --- absent silos
 
 
 def test_a_late_joiner_is_unknown_before_it_joins(
     tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Groups: silos 0 and 1 are there for three rounds, then silo 2 alone, and only then its digest."""
+    """Groups: silos 0 and 1 are present for three rounds, then silo 2 alone; its digest arrives only then."""
     experiment = make_tiny_experiment(absence={"scenario": "groups"})
     run(experiment, tmp_path / "run", dataset=tiny_dataset, until=3)
     found = rows(tmp_path / "run")
@@ -203,18 +206,18 @@ def test_a_late_joiner_is_unknown_before_it_joins(
 
 def test_a_silo_that_returns_trains_itself_again(trained: Trained) -> None:
     found = trained("feddig", absence={"scenario": "temporary"})
-    # silo 1 is the largest; away in round(50 * 8/300) = 1 and 2, back in 3
+    # silo 1 is the largest: absent in rounds round(50 * 8/300) = 1 and 2, back in round 3
     assert [row["recalled"] for row in found] == [[], [1], [1]] + [[]] * 5
     assert [list(row["losses"]["silos"]) for row in found[2:4]] == [["0", "2"], ["0", "1", "2"]]
 
 
 def availability(path: Path, *silos: str) -> dict[str, object]:
-    """Write a scenario by hand: a word of 0 and 1 for each silo."""
+    """Write a scenario file from a string of 0 and 1 for each silo."""
     path.write_text("\n".join(",".join(word) for word in silos) + "\n", encoding="utf-8")
     return {"scenario": "file", "file": str(path)}
 
 
-def test_nobody_ever_there_is_an_error_before_anything_is_written(
+def test_a_scenario_without_any_silo_is_an_error_before_anything_is_written(
     tiny_dataset: Dataset, tmp_path: Path
 ) -> None:
     absence = availability(tmp_path / "a.csv", "00", "00", "00")
@@ -228,7 +231,7 @@ def test_nobody_ever_there_is_an_error_before_anything_is_written(
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fednova", "feddyn", "adabest", "feddig", "feddig+feddyn"])
-def test_rounds_before_anybody_joins_leave_everything_as_it_was(
+def test_rounds_before_the_first_silo_joins_change_nothing(
     algorithm: str, trained: Trained, tiny_dataset: Dataset, tmp_path: Path
 ) -> None:
     absence = availability(tmp_path / "a.csv", "0011", "0011", "0011")
@@ -241,7 +244,7 @@ def test_rounds_before_anybody_joins_leave_everything_as_it_was(
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedprox", "fednova", "feddyn", "adabest"])
-def test_a_round_without_anybody_leaves_the_model_as_it_was(
+def test_a_round_without_silos_does_not_change_the_model(
     algorithm: str, trained: Trained, tmp_path: Path
 ) -> None:
     absence = availability(tmp_path / "a.csv", "1100110", "1100110", "1100110")
@@ -267,7 +270,7 @@ def test_a_silo_that_never_joins_takes_no_part(
 
 
 def fashion(algorithm: str, scenario: str, rounds: int) -> Experiment:
-    """Give a run on 1,500 of the bundled images, with the demo's training."""
+    """Run on 1,500 of the bundled images with the demo's training settings."""
     return experiment_from_table(
         {
             "data": {"name": "fashion-mini", "limit": 1500, "skew": 0.5},
@@ -284,12 +287,12 @@ def test_feddyn_trains_and_stays_bounded(scenario: str, tmp_path: Path) -> None:
     run(fashion("feddyn", scenario, 20), tmp_path / "run")
     found = rows(tmp_path / "run")
     losses = [list(row["losses"]["silos"].values()) for row in found]
-    # under sequential leaving the last silo goes at round(250 * 20/300) = 17
+    # under sequential leaving the last silo leaves at round(250 * 20/300) = 17
     assert np.mean(losses[16]) < 0.5 * np.mean(losses[0])
     assert curve(found)[16] > 40, "ten classes: chance is 10"
     first, last = norms(found)[0], norms(found)[19]
     assert last < 2 * first
-    assert max(abs(np.diff(norms(found)))) < 0.1 * first, "and it never jumps"
+    assert max(abs(np.diff(norms(found)))) < 0.1 * first, "the norm never jumps"
 
 
 @pytest.mark.slow
@@ -302,7 +305,7 @@ def test_feddig_over_feddyn_learns_under_sequential_leaving(tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_feddig_over_adabest_learns_with_the_beta_that_the_docs_advise(tmp_path: Path) -> None:
-    """With AdaBest's early default of 0.98 it collapses: docs/measurements/comparison.md."""
+    """AdaBest with a beta of 0.98 collapses: docs/measurements/comparison.md."""
     experiment = fashion("feddig+adabest", "sequential", 20)
     bases = {"adabest": {"mu": 0.02, "beta": 0.5}}
     run(replace(experiment, algorithm=replace(experiment.algorithm, bases=bases)), tmp_path / "run")
@@ -314,13 +317,13 @@ def test_feddig_over_adabest_learns_with_the_beta_that_the_docs_advise(tmp_path:
 def test_base_large_sees_the_encoded_features_and_its_base_does_not(
     trained: Trained, tiny_dataset: Dataset
 ) -> None:
-    class Blind(nn.Module):
-        """An encoder that says the same of every image."""
+    class ConstantEncoder(nn.Module):
+        """An encoder that returns the same code for every image."""
 
         def forward(self, images: Tensor) -> Tensor:
             return torch.ones(len(images), 4, 4, 4)
 
-    blind = Networks(encoder=Blind())
+    blind = Networks(encoder=ConstantEncoder())
     few = {"training": {"rounds": 2}}
     assert trained("fedavg-large", **few) != trained("fedavg-large", name="blind", networks=blind, **few)
     assert trained("fedavg", **few) == trained("fedavg", name="b", networks=blind, **few)
@@ -330,7 +333,7 @@ def test_weighting_by_samples_differs_from_equal_weights_when_silos_differ_in_si
     few = {"training": {"rounds": 2}, "absence": {"scenario": "none"}}
     equal = trained("fedavg", **few)
     by_samples = trained("fedavg", name="s", algorithm={"weighting": "samples"}, **few)
-    assert equal[0]["losses"] == by_samples[0]["losses"], "the silos do the same in the first round"
+    assert equal[0]["losses"] == by_samples[0]["losses"], "the silos train alike in the first round"
     assert equal[0]["parameter_norm"] != by_samples[0]["parameter_norm"]
 
 
@@ -354,13 +357,13 @@ def test_a_training_that_diverges_is_an_error_that_says_where(trained: Trained) 
         trained("fedavg", training={"lr": 1000.0, "weight_decay": 1e12})
 
 
-# --- awkward data
+# --- unusual data
 
 
 def test_silos_of_a_single_class_train_and_are_recalled(
     trained: Trained, tiny_dataset: Dataset, tmp_path: Path
 ) -> None:
-    # so uneven that each class goes to one silo as a whole
+    # so uneven that each class is at one silo
     data = {"silos": 4, "skew": 1e-3, "min_samples": 20, "seed": 4}
     experiment = make_tiny_experiment(data=data)
     shares = build_simulation(experiment, dataset=tiny_dataset).partition.shares
@@ -398,7 +401,7 @@ def one_line(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize(
-    ("sections", "said"),
+    ("sections", "message"),
     [
         ({"data": {"silos": 241}}, "240 samples are too few for 241 silos"),
         ({"data": {"silos": 20}}, "at most 12 each, not 16"),
@@ -406,11 +409,11 @@ def one_line(error: BaseException) -> str:
     ],
 )
 def test_more_silos_than_the_samples_allow_is_one_clear_error(
-    sections: dict[str, dict[str, object]], said: str, tiny_dataset: Dataset, tmp_path: Path
+    sections: dict[str, dict[str, object]], message: str, tiny_dataset: Dataset, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError) as caught:
         run(make_tiny_experiment(**sections), tmp_path / "run", dataset=tiny_dataset)
-    assert said in one_line(caught.value)
+    assert message in one_line(caught.value)
     assert "data.silos" in str(caught.value)
     assert not (tmp_path / "run").exists()
 
@@ -421,15 +424,15 @@ def test_a_silo_too_small_for_a_single_digest_is_one_clear_error(
 ) -> None:
     with pytest.raises(DataError) as caught:
         trained("feddig", digest={"samples_per_digest": 60, "mixing": mixing})
-    said = one_line(caught.value)
-    assert said.startswith("silo 0: no 60 training samples")
-    assert "digest.samples_per_digest" in said
+    message = one_line(caught.value)
+    assert message.startswith("silo 0: no 60 training samples")
+    assert "digest.samples_per_digest" in message
 
 
 def test_a_late_joiner_too_small_for_a_digest_costs_no_training(
     tiny_dataset: Dataset, tmp_path: Path
 ) -> None:
-    # silo 0, the smallest, joins last
+    # silo 0 is the smallest and joins last
     absence = availability(tmp_path / "a.csv", "0001", "1111", "1111")
     sections = {"absence": absence, "digest": {"samples_per_digest": 60}, "training": {"rounds": 4}}
     with pytest.raises(DataError, match="silo 0: no 60 training samples"):
@@ -440,17 +443,17 @@ def test_a_late_joiner_too_small_for_a_digest_costs_no_training(
 # --- a user's own data and networks
 
 
-def test_ones_own_tensors_in_colour_and_float(tmp_path: Path) -> None:
+def test_a_users_own_tensors_in_colour_and_float(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(120) % 3
     images = 0.2 * torch.rand(120, 3, 24, 20, generator=generator)
-    images[torch.arange(120), labels] += 0.7  # the class is the bright colour
+    images[torch.arange(120), labels] += 0.7  # the class is the brightest colour
     dataset = dataset_from_arrays(images, labels, images[:30], labels[:30], name="mine")
     summary = run(make_tiny_experiment(training={"rounds": 12}), tmp_path / "run", dataset=dataset)
     assert summary["accuracy"]["final"] > 80
 
 
-def test_the_same_images_lie_in_memory_alike_wherever_they_came_from(tiny_dataset: Dataset) -> None:
+def test_images_have_one_memory_layout_whatever_their_source(tiny_dataset: Dataset) -> None:
     pixels, labels = tiny_dataset.train.pixels, tiny_dataset.train.labels
     with_channel = dataset_from_arrays(pixels.copy(), labels, pixels.copy(), labels)
     without = dataset_from_arrays(pixels[:, 0].copy(), labels, pixels[:, 0].copy(), labels)
@@ -486,7 +489,7 @@ class OwnGuidance(nn.Module):
         return torch.sigmoid(self.paint(features.flatten(1))).view(-1, 1, self.side, self.side)
 
 
-def test_ones_own_networks_are_trained_as_copies(trained: Trained, tmp_path: Path) -> None:
+def test_a_users_own_networks_are_trained_as_copies(trained: Trained, tmp_path: Path) -> None:
     torch.manual_seed(0)
     networks = Networks(classifier=small_classifier(), guidance=OwnGuidance())
     before = {name: value.clone() for name, value in networks.classifier.state_dict().items()}
@@ -502,7 +505,7 @@ def test_ones_own_networks_are_trained_as_copies(trained: Trained, tmp_path: Pat
     assert first[-1]["losses"]["joint"] < first[0]["losses"]["joint"]
 
 
-def test_ones_own_encoder_and_extractor_are_used_and_left_alone(trained: Trained, tmp_path: Path) -> None:
+def test_a_users_own_encoder_and_extractor_are_used_and_not_changed(trained: Trained, tmp_path: Path) -> None:
     class OwnEncoder(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -526,7 +529,7 @@ def test_ones_own_encoder_and_extractor_are_used_and_left_alone(trained: Trained
 
 
 @pytest.mark.parametrize(
-    ("networks", "said"),
+    ("networks", "message"),
     [
         (Networks(classifier=small_classifier(classes=3)), r"model\.classifier: gives \(3,\) .* 4 classes"),
         (Networks(classifier=small_classifier(width=9)), r"model\.classifier: fails on a batch"),
@@ -538,9 +541,9 @@ def test_ones_own_encoder_and_extractor_are_used_and_left_alone(trained: Trained
     ],
 )
 def test_networks_that_do_not_fit_are_refused_before_anything_is_written(
-    networks: Networks, said: str, tiny_dataset: Dataset, tmp_path: Path
+    networks: Networks, message: str, tiny_dataset: Dataset, tmp_path: Path
 ) -> None:
-    with pytest.raises(SettingError, match=said):
+    with pytest.raises(SettingError, match=message):
         run(make_tiny_experiment(), tmp_path / "run", dataset=tiny_dataset, networks=networks)
     assert not (tmp_path / "run").exists()
 

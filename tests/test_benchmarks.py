@@ -1,34 +1,24 @@
-"""The benchmarks run: small enough for seconds, they say nothing about speed."""
+"""Run benchmarks with small inputs; their timings mean nothing here."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from folders import run_script
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 
 def run_benchmark(name: str, *arguments: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(BENCHMARKS / f"{name}.py"), *arguments],
-        env={**os.environ, "OMP_WAIT_POLICY": "passive"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr
-    return done.stdout
+    return run_script(BENCHMARKS / f"{name}.py", *arguments, OMP_WAIT_POLICY="passive")
 
 
 @pytest.mark.slow
 def test_the_plain_loop_and_the_library_train_to_the_same_weights(tmp_path: Path) -> None:
     out = tmp_path / "peers.json"
     small = ("--images", "40", "--rounds", "2", "--repeats", "1")
-    said = run_benchmark(
+    printed = run_benchmark(
         "peers", "--peers", "plain,feddig", *small, "--work", str(tmp_path), "--out", str(out)
     )
     plain, last, feddig = json.loads(out.read_text())["rows"]
@@ -36,23 +26,23 @@ def test_the_plain_loop_and_the_library_train_to_the_same_weights(tmp_path: Path
     assert feddig["difference"] < 1e-6
     assert 0 < feddig["difference_from_ordinary"] < 1e-6
     assert feddig["ratio_to_plain"] > 0
-    assert "to plain" in said
+    assert "to plain" in printed
 
 
 @pytest.mark.slow
 def test_the_papers_round_prints_a_line_for_each_case() -> None:
-    said = run_benchmark(
+    printed = run_benchmark(
         "paper_round", "--images", "400", "--repeats", "1", "--device", "cpu", "--only", "fedavg"
     )
-    assert [line.split("  ")[0] for line in said.splitlines()] == ["fedavg, ordinary eager loop", "fedavg"]
+    assert [line.split("  ")[0] for line in printed.splitlines()] == ["fedavg, ordinary eager loop", "fedavg"]
 
 
 @pytest.mark.slow
 def test_integer_noise_is_timed_by_distribution_source_and_threads(tmp_path: Path) -> None:
     out = tmp_path / "noise.json"
-    said = run_benchmark("discrete_noise", "--digests", "20", "--repeats", "1", "--out", str(out))
+    printed = run_benchmark("discrete_noise", "--digests", "20", "--repeats", "1", "--out", str(out))
     rows = json.loads(out.read_text())["rows"]
-    assert len(rows) == 4 * 2 * 2 == len(said.splitlines()) - 1
+    assert len(rows) == 4 * 2 * 2 == len(printed.splitlines()) - 1
     assert {row["threads"] for row in rows} == {1, 2}
     assert {row["source"] for row in rows} == {"system", "seeded"}
 
@@ -61,10 +51,10 @@ def test_integer_noise_is_timed_by_distribution_source_and_threads(tmp_path: Pat
 def test_sound_digests_are_timed_without_an_encoder(tmp_path: Path) -> None:
     out = tmp_path / "making.json"
     few = ("--images", "400", "--repeats", "1", "--drawn", "--device", "cpu", "--out", str(out))
-    said = run_benchmark("digest_making", "--mechanism", "discrete-laplace", "--random", "system", *few)
+    printed = run_benchmark("digest_making", "--mechanism", "discrete-laplace", "--random", "system", *few)
     (row,) = json.loads(out.read_text())["rows"]
     assert row["mix_and_noise"] > 0
-    assert said.startswith("400 samples, ")
+    assert printed.startswith("400 samples, ")
 
 
 @pytest.mark.slow
@@ -78,14 +68,14 @@ def test_ways_to_train_on_noisy_digests_are_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_longest_update_is_told_for_two_rates(tmp_path: Path) -> None:
+def test_the_longest_update_is_printed_for_two_rates(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="needs the extra `flower`")
     out = tmp_path / "lengths.json"
     few = ("--rounds", "1", "--images", "400", "--bases", "fedavg", "--out", str(out))
-    said = run_benchmark("update_lengths", *few)
+    printed = run_benchmark("update_lengths", *few)
     usual, fast = json.loads(out.read_text())["rows"]
     assert 0 < usual["longest"] < fast["longest"]
-    assert len(said.splitlines()) == 2
+    assert len(printed.splitlines()) == 2
 
 
 @pytest.mark.slow
@@ -107,8 +97,8 @@ def test_the_privacy_table_runs_a_cell_once_and_is_written_from_what_is_there(tm
     )
     asked = ("run", "--cells", f"within-class-8-4-seed-0,{refused}", *small)
     where = ("--work", str(tmp_path / "work"), "--out", str(out))
-    said = run_benchmark("privacy_table", *asked, *where)
-    assert said.startswith("within-class-8-4-seed-0 {'final': ")
+    printed = run_benchmark("privacy_table", *asked, *where)
+    assert printed.startswith("within-class-8-4-seed-0 {'final': ")
     row = json.loads((out / "within-class-8-4-seed-0.json").read_text())
     there = row["samples"] + row["left_out"]
     assert 0.79 * 6000 < there < 0.81 * 6001

@@ -1,4 +1,4 @@
-"""Comparisons: what several runs share is trained once, and every cell is as if it had been run alone."""
+"""Comparisons: shared rounds are trained once, and every cell equals a run of its own."""
 
 import itertools
 import os
@@ -14,12 +14,11 @@ import pytest
 
 from conftest import draw_tiny_dataset, make_tiny_experiment
 from feddig import Dataset, Experiment, FedDigError, demo_experiment, grid, run, run_grid
-from feddig.cli import main
 from feddig.core.moderator import Moderator
 from feddig.core.silo import Silo
 from feddig.report.comparison import write_comparison
 from feddig.runs.compare import Cell, Outcome
-from folders import contents, rows, snapshot, start_feddig
+from folders import contents, rows, run_feddig, snapshot, start_feddig
 
 ALGORITHMS = ["fedavg", "frozen", "feddig", "feddig-no-recall"]
 SCENARIOS = ["none", "sequential", "temporary"]
@@ -28,7 +27,7 @@ CELLS = list(itertools.product(ALGORITHMS, SCENARIOS, SEEDS))
 
 
 def smaller_dataset() -> Dataset:
-    """Draw half of the tiny data set: a grid is many runs."""
+    """Draw half of the tiny data set, because a grid is many runs."""
     return draw_tiny_dataset(120, 40)
 
 
@@ -39,7 +38,7 @@ def tiny_dataset() -> Dataset:
 
 @contextmanager
 def quick() -> Iterator[Counter[str]]:
-    """Leave out pictures and waiting for the disk; count rounds that are trained, and silos in them."""
+    """Skip pictures and fsync; count the trained rounds and the silos in them."""
     done: Counter[str] = Counter()
 
     def count(name: str, real: Callable[..., object]) -> Callable[..., object]:
@@ -52,7 +51,7 @@ def quick() -> Iterator[Counter[str]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("feddig.runs.outcome.draw_run", lambda path: None)
         patch.setattr("os.fsync", lambda handle: None)
-        # the moderator pushes its model once in a round that is trained, and never in a frozen one
+        # the moderator sends its model once in a trained round and never in a frozen one
         patch.setattr(Moderator, "push", count("rounds", Moderator.push))
         patch.setattr(Silo, "train", count("silos", Silo.train))
         yield done
@@ -83,7 +82,7 @@ def finished(outcomes: list[Outcome]) -> bool:
 
 
 class Compared:
-    """A whole grid, and each of its cells run alone, with the work that either took."""
+    """A whole grid and each of its cells run alone, with the work of both."""
 
     def __init__(self, folder: Path) -> None:
         dataset = smaller_dataset()
@@ -101,7 +100,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Compared:
 
 
 @pytest.mark.parametrize(("algorithm", "scenario", "seed"), CELLS)
-def test_every_cell_is_as_if_it_had_been_run_alone(
+def test_every_cell_equals_a_run_of_its_own(
     algorithm: str, scenario: str, seed: int, compared: Compared
 ) -> None:
     place = Path(algorithm, scenario, f"seed-{seed}")
@@ -114,7 +113,7 @@ def test_shared_rounds_are_trained_once(compared: Compared) -> None:
     """Eight rounds; in "sequential" the first leave is in round 3, in "temporary" in round 1.
 
     Alone: fedavg, feddig and feddig-no-recall train 8 rounds in each scenario, frozen 8, 3 and 1.
-    Together: fedavg and feddig train 8, then 5 and 7 more; feddig-no-recall is feddig until somebody is away
+    Together: fedavg and feddig train 8, then 5 and 7 more; feddig-no-recall equals feddig until a silo is absent
     and repeats only its last round in "none"; so does frozen, which elsewhere trains nothing of its own.
     """
     alone = 3 * (3 * 8) + (8 + 3 + 1)
@@ -124,7 +123,7 @@ def test_shared_rounds_are_trained_once(compared: Compared) -> None:
     assert compared.work_branched["silos"] < 0.7 * compared.work_alone["silos"]
 
 
-def test_a_branch_says_where_it_came_from(compared: Compared) -> None:
+def test_a_branch_records_its_origin(compared: Compared) -> None:
     log = (compared.branched / "frozen" / "sequential" / "seed-1" / "log.txt").read_text(encoding="utf-8")
     parent = compared.branched / "fedavg" / "none" / "seed-1"
     assert log.splitlines()[0] == f"branched from {parent} after 3 rounds"
@@ -179,7 +178,7 @@ def test_runs_that_differ_in_more_than_absence_share_nothing(
     assert counted["rounds"] == 4 * 2
 
 
-# --- going on with a comparison
+# --- continuing a comparison
 
 
 def test_finished_cells_are_skipped_and_not_touched(
@@ -196,7 +195,7 @@ def test_finished_cells_are_skipped_and_not_touched(
 def test_a_grid_may_grow(
     compared: Compared, tmp_path: Path, tiny_dataset: Dataset, counted: Counter[str]
 ) -> None:
-    """A cell whose parent has gone past the branch is run from its own beginning."""
+    """A cell whose parent has passed the branching round is run from its first round."""
     run_grid(tiny_grid(tmp_path, ["fedavg"], ["none"], [0]), dataset=tiny_dataset)
     before = snapshot(tmp_path)
     run_grid(tiny_grid(tmp_path, ["fedavg"], ["none", "sequential"], [0]), dataset=tiny_dataset)
@@ -207,11 +206,11 @@ def test_a_grid_may_grow(
 
 
 class Crash(BaseException):
-    """Stands for the power cut."""
+    """Simulates a power cut."""
 
 
 @pytest.mark.parametrize("number", [9, 16, 19, 22])
-def test_a_comparison_that_crashes_goes_on_to_the_same_bytes(
+def test_a_comparison_that_crashes_and_is_repeated_ends_with_the_same_bytes(
     number: int,
     compared: Compared,
     tmp_path: Path,
@@ -241,7 +240,7 @@ KILLED = ["--set", "data.limit=1000", "--set", "data.skew=1.0", "--set", "traini
 
 
 @pytest.mark.slow
-def test_a_comparison_killed_in_the_middle_and_given_again_ends_with_the_same_bytes(tmp_path: Path) -> None:
+def test_a_comparison_killed_in_the_middle_and_repeated_ends_with_the_same_bytes(tmp_path: Path) -> None:
     command = ["compare", *KILLED, "--algorithms", "feddig", "--scenarios", "none,sequential", "--seeds", "0",
                "--quiet", "--device", "cpu", "--out", tmp_path / "killed"]  # fmt: skip
     process = start_feddig(command)
@@ -255,9 +254,7 @@ def test_a_comparison_killed_in_the_middle_and_given_again_ends_with_the_same_by
     assert process.returncode == -signal.SIGKILL
     assert not (tmp_path / "killed" / "table.md").exists()
 
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in command])
-    assert ended.value.code == 0
+    assert run_feddig(*command) == 0
     settings = [text for flag, text in itertools.pairwise(KILLED) if flag == "--set"]
     for cell in grid(demo_experiment(settings), ["feddig"], ["none", "sequential"], [0], tmp_path / "calm"):
         run(cell.experiment, cell.path, device="cpu")
@@ -269,7 +266,7 @@ def test_a_comparison_killed_in_the_middle_and_given_again_ends_with_the_same_by
 
 
 @pytest.mark.parametrize(
-    ("sections", "said"),
+    ("sections", "message"),
     [
         ({"training": {"lr": 0.04}}, "training.lr = 0.05, now 0.04"),
         ({"data": {"skew": 5.0}}, "data.skew = 0.5, now 5.0"),
@@ -280,7 +277,7 @@ def test_a_comparison_killed_in_the_middle_and_given_again_ends_with_the_same_by
 )
 def test_other_settings_in_an_existing_comparison_are_refused_by_their_key(
     sections: dict[str, dict[str, object]],
-    said: str,
+    message: str,
     tmp_path: Path,
     tiny_dataset: Dataset,
     counted: Counter[str],
@@ -291,7 +288,7 @@ def test_other_settings_in_an_existing_comparison_are_refused_by_their_key(
     merged = {name: {**begun.get(name, {}), **sections.get(name, {})} for name in {*begun, *sections}}
     with pytest.raises(FedDigError) as caught:
         run_grid(tiny_grid(tmp_path, ["fedprox"], ["none"], [0], **merged), dataset=tiny_dataset)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert "choose another --out" in str(caught.value)
     assert snapshot(tmp_path) == before
 
@@ -310,7 +307,7 @@ def test_an_algorithms_own_key_that_is_no_longer_given_is_refused_too(
 def test_settings_that_follow_from_the_data_are_not_taken_for_changes(
     tmp_path: Path, tiny_dataset: Dataset, counted: Counter[str]
 ) -> None:
-    """FedDyn's alpha stands in the folder only."""
+    """FedDyn's alpha is only in the folder's experiment.toml."""
     cells = tiny_grid(tmp_path, ["feddyn"], ["none"], [0], training={"rounds": 2})
     run(cells[0].experiment, cells[0].path, dataset=tiny_dataset, until=1)
     assert finished(run_grid(cells, dataset=tiny_dataset))
@@ -328,7 +325,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(
     for scenario in ("none", "sequential"):
         place = Path("fedavg", scenario, "seed-0")
         alone = contents(compared.alone / place)
-        # FedDyn's setting stands in the experiment of every cell
+        # every cell's experiment contains FedDyn's setting
         assert {**contents(tmp_path / place), "experiment.toml": alone["experiment.toml"]} == alone
     summaries = [
         (each.cell.experiment.algorithm.name, each.cell.experiment.absence.scenario, each.summary)
@@ -346,15 +343,13 @@ def test_on_the_command_line_a_failure_ends_with_exit_code_2(
     command = ["compare", "--set", "data.limit=300", "--set", "data.skew=10", "--set", "training.rounds=2",
                "--set", "training.threads=1", "--set", "algorithm.feddyn.alpha=1e9", "--algorithms",
                "fedavg,feddyn", "--seeds", "0,1", "--quiet", "--out", str(tmp_path)]  # fmt: skip
-    with pytest.raises(SystemExit) as ended:
-        main(command)
-    assert ended.value.code == 2
-    said = capsys.readouterr()
-    last = said.err.splitlines()[-1]
+    assert run_feddig(*command) == 2
+    printed = capsys.readouterr()
+    last = printed.err.splitlines()[-1]
     assert last.startswith(
         f"feddig: error: 2 of 4 runs failed; the first: {tmp_path}/feddyn/sequential/seed-0: "
     )
-    assert "Traceback" not in said.err
+    assert "Traceback" not in printed.err
     table = (tmp_path / "table.md").read_text(encoding="utf-8")
     assert "| feddyn | sequential | 0 (2 failed) | - | - | - | - |" in table
     assert "| fedavg | sequential | 2 | " in table

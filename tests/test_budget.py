@@ -1,4 +1,4 @@
-"""A budget of digests is drawn fairly over silos and classes."""
+"""A budget of digests is drawn evenly over silos and classes."""
 
 import numpy as np
 from hypothesis import given
@@ -16,7 +16,7 @@ def counts(values: np.ndarray) -> dict[int, int]:
 
 
 def check_even(drawn: np.ndarray, all_there: np.ndarray) -> None:
-    """A group that gives fewer than another by more than one has given all it has."""
+    """Check that counts differ by at most one, except for groups that are used up."""
     given_by, there = counts(drawn), counts(all_there)
     most = max(given_by.values())
     for group, number in there.items():
@@ -24,7 +24,7 @@ def check_even(drawn: np.ndarray, all_there: np.ndarray) -> None:
 
 
 @given(digests=DIGESTS, budget=st.integers(1, 90), seed=st.integers(0, 99))
-def test_silos_give_alike_and_so_do_classes_within_a_silo(
+def test_the_draw_is_even_over_silos_and_over_classes_within_a_silo(
     digests: list[tuple[int, int]], budget: int, seed: int
 ) -> None:
     silos, classes = (np.array(column) for column in zip(*digests, strict=True))
@@ -40,16 +40,16 @@ def test_by_hand() -> None:
     silos, classes = np.array([0] * 10 + [1] * 2), np.array([0] * 9 + [1] + [2] * 2)
     for seed in range(20):
         drawn = set(draw_fairly(silos, classes, 6, torch_stream(seed)).tolist())
-        assert {9, 10, 11} <= drawn  # the rare class, and all that silo 1 has
+        assert {9, 10, 11} <= drawn  # the rare class and all digests of silo 1
         assert len(drawn & set(range(9))) == 3
 
 
-def test_every_digest_has_the_same_chance_among_its_like() -> None:
+def test_digests_of_one_silo_and_class_have_the_same_chance() -> None:
     silos, classes = np.zeros(6, dtype=int), np.zeros(6, dtype=int)
     times = np.zeros(6)
     for seed in range(3000):
         times[draw_fairly(silos, classes, 2, torch_stream(seed)).numpy()] += 1
-    # 1000 expected, deviation 26: within five of them
+    # 1000 are expected with a standard deviation of 26; allow five
     assert np.abs(times - 1000).max() < 130
 
 

@@ -1,4 +1,4 @@
-"""The four public data sets: reading and finding their files, and telling them from other files."""
+"""The four public data sets: reading and finding their files, and recognising other files."""
 
 import gzip
 import hashlib
@@ -20,7 +20,7 @@ from feddig.data.mmap import LazyPixels
 from feddig.data.public_sets import PUBLISHED, PublishedSet
 from feddig.errors import DataError, SettingError
 from feddig.files import cache_folder
-from public_sets import contents, draw, idx_bytes, is_mapped, labels, one_line, records, write
+from public_sets import contents, draw, hide_data_sets, idx_bytes, is_mapped, labels, one_line, records, write
 
 NAMES = tuple(PUBLISHED)
 
@@ -28,10 +28,7 @@ NAMES = tuple(PUBLISHED)
 @pytest.fixture(autouse=True)
 def _nothing_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Hide this computer's data sets, and refuse downloads."""
-    monkeypatch.delenv("FEDDIG_DATA", raising=False)
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(download, "DEBIAN_FOLDER", tmp_path / "debian")
+    hide_data_sets(monkeypatch, tmp_path)
 
     def refuse(wanted: PublishedSet, cache: Path) -> Path:
         raise AssertionError(f"{wanted.name} would be downloaded")
@@ -187,7 +184,7 @@ def test_colour_images_are_not_emnist(tmp_path: Path) -> None:
 
 
 class Trap:
-    """Ends the process when it is unpickled."""
+    """An object that ends the process when it is unpickled."""
 
     def __reduce__(self) -> tuple[Callable[[str], object], tuple[str]]:
         return exec, ("raise SystemExit('a pickle was opened')",)
@@ -212,7 +209,7 @@ def test_a_binary_set_next_to_a_pickled_one_is_read(tmp_path: Path) -> None:
     assert len(load_dataset("cifar10", data_dir=tmp_path).train) == 10
 
 
-# --- where they are looked for
+# --- where sets are searched
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -302,7 +299,7 @@ def test_the_cache_is_in_the_platforms_folder(
 
 
 def declare_official(monkeypatch: pytest.MonkeyPatch, name: str, *, of_gzip: bool = False) -> None:
-    """Declare the small files of these tests to be the publisher's."""
+    """Declare the small files of these tests as the publisher's files."""
 
     def fingerprint(file: str) -> str:
         content = contents(name)[file]

@@ -1,8 +1,8 @@
-"""Every command in README and the documents: run where it can be run in seconds, else parsed by the real program.
+"""Run every command of README and the documents if it takes seconds; otherwise let the real program parse it.
 
-A page's commands are run in order in a folder of their own, with fewer rounds, images and seeds, set by options that
-anybody may give. What lasts or needs processes of its own is named in RUN_APART, with the test that runs it; what
-cannot be run at all in ONLY_PARSED, with the reason. A new command that is neither is run here, or fails.
+A page's commands run in order in a separate folder, with fewer rounds, images and seeds, set by public options.
+RUN_APART names commands that take long or need processes, with the test that runs them. ONLY_PARSED names commands
+that cannot be run, with the reason. All other commands are run here.
 """
 
 import argparse
@@ -39,12 +39,12 @@ from test_examples import load_example
 from test_mobilenet import draw_tensorflow_weights
 
 ONLY_PARSED = {
-    "make": "makes an environment out of the package index, which a test has not; CI runs `make test`, a test below "
-    "the demo's recipe, and test_site.py builds the site as the recipe of docs does",
+    "make": "installs from the package index, which tests cannot reach; CI runs `make test`, a test below runs the "
+    "demo's recipe, and test_site.py builds the site as the recipe of docs does",
     ".venv/bin/python -m pip": "installs from the package index; CI runs the same words in the Makefile's recipes",
     "pip install": "installs from the package index; a test below lets pip read the words and looks the extras up",
 }
-"""Beginnings of commands that are parsed and not run, and what runs them instead."""
+"""Prefixes of commands that are parsed and not run, and the reason."""
 
 RUN_APART = {
     "python benchmarks/": "test_documented_benchmarks.py",
@@ -56,7 +56,7 @@ RUN_APART = {
     "feddig audit .": "test_documented_federation.py",
     "flwr run": "test_flower.py",
 }
-"""Beginnings of commands that are run by a test of their own, and which."""
+"""Prefixes of commands that another test runs, and its file."""
 
 SMALL = "--set data.limit=400 --set data.min_samples=24 --set model.classifier=small"
 PAPER = (
@@ -64,7 +64,7 @@ PAPER = (
 )
 ATTACKS = "--quick --digests-at-most 12 --pool 100 --canaries 20"
 FEWER = {
-    "feddig compare experiments/paper.toml --set data.name=cifar100": PAPER,  # whose networks are the point
+    "feddig compare experiments/paper.toml --set data.name=cifar100": PAPER,  # with its own networks
     "feddig compare experiments/paper.toml --set data.name=emnist-byclass --data-dir FOLDER --set data.silos=64": (
         f"{PAPER} --set data.limit=2400 --set data.skew=1.0 --set model.classifier=small"
     ),
@@ -74,7 +74,7 @@ FEWER = {
     "feddig digest make": "--set digest.samples_per_digest=4",
     "feddig advise": f"{SMALL} --rounds 1 --joint-steps 2 --samples-per-digest 4 --mixing random "
     "--mechanisms discrete-gaussian --epsilons 8 --quick",
-    "feddig audit --digests d.safetensors": f"--public fashion-mnist:0-499 {ATTACKS}",  # as far as the small set goes
+    "feddig audit --digests d.safetensors": f"--public fashion-mnist:0-499 {ATTACKS}",  # all that the small set has
     "feddig audit": ATTACKS,
     "feddig encoder make": "--steps 100",
     "feddig watch": "--port 0 --no-open",
@@ -82,28 +82,28 @@ FEWER = {
     "python examples/own_data.py": "--rounds 2",
     "python examples/tabular.py": "--rounds 2 --seeds 1",
 }
-"""What is added to a command that is run, so that it takes seconds."""
+"""Options that are added to a command so that it takes seconds."""
 
 TRAINS = (
     "feddig run", "feddig compare", "feddig advise", "feddig audit", "feddig encoder make", "python examples/",
 )  # fmt: skip
-"""Beginnings of commands that take long; of the pages that show them, `make test` runs README alone."""
+"""Prefixes of commands that take long; of the pages that show them, `make test` runs only README."""
 
 
-def elsewhere(command: Command) -> str | None:
-    """Say why a command is not run with its page's others, if it is not."""
+def reason_not_run(command: Command) -> str | None:
+    """Return why a command is not run with the others of its page; None if it is."""
     apart = {**ONLY_PARSED, **RUN_APART}
     return next((why for begin, why in apart.items() if _begins(command, begin)), None)
 
 
 def _begins(command: Command, begin: str) -> bool:
-    # "python benchmarks/" names all scripts there
+    # "python benchmarks/" matches all scripts in the folder
     return str(command).startswith(begin) if begin.endswith("/") else command.starts_with(begin)
 
 
 BLOCKS = [command for page in pages() for command in commands_of(page)]
 QUOTED = [command for page in pages() for command in quoted_commands(page)]
-PARSED = [command for command in BLOCKS if elsewhere(command)]
+PARSED = [command for command in BLOCKS if reason_not_run(command)]
 
 
 # --- the table
@@ -120,7 +120,7 @@ def test_the_documents_commands_are_found() -> None:
 
 @pytest.mark.parametrize("page", pages())
 def test_no_command_stands_in_a_block_that_is_not_a_shells(page: str) -> None:
-    assert hidden_commands(page) == [], "its commands are not found, and not run: write ```sh"
+    assert hidden_commands(page) == [], "these commands are not found and not run: write ```sh"
 
 
 def test_a_command_in_another_block_is_noticed() -> None:
@@ -129,16 +129,16 @@ def test_a_command_in_another_block_is_noticed() -> None:
 
 @pytest.mark.parametrize("begin", [*ONLY_PARSED, *RUN_APART])
 def test_every_exception_is_still_needed(begin: str) -> None:
-    assert any(_begins(command, begin) for command in BLOCKS), "no document has such a command any more"
+    assert any(_begins(command, begin) for command in BLOCKS), "no document shows such a command"
 
 
 # --- run
 
 
 @pytest.fixture(scope="session")
-def furniture(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the documents take for granted: an experiment `mine.toml`, images, and some results."""
-    folder = tmp_path_factory.mktemp("furniture")
+def provided_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write the files that the documents assume: an experiment `mine.toml`, images, and some results."""
+    folder = tmp_path_factory.mktemp("provided_files")
     texts = [(ROOT / page).read_text("utf-8") for page in pages()]
     shown = next(text for text in texts if "```toml\n" in text)
     (folder / "mine.toml").write_text(shown.split("```toml\n")[1].split("```")[0], encoding="utf-8")
@@ -159,8 +159,8 @@ def furniture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 SKEWS = {"skew-01": 0.1, "skew-05": 0.5, "skew-1": 1.0}
 
 
-def provide(command: Command) -> None:
-    """Write what a command reads and no command of its page has made."""
+def write_missing_inputs(command: Command) -> None:
+    """Write the files that a command reads and that no earlier command of its page has made."""
     for option, word in itertools.pairwise(command.words):
         path = Path(word)
         if option == "--out" or path.exists():
@@ -173,7 +173,7 @@ def provide(command: Command) -> None:
         elif word == "mine.safetensors":
             text = "    feddig digest make mine.toml --all-data --out mine.safetensors\n"
             run_command(commands_of(command.page, text)[0])
-        elif option == "watch":  # a run may begin in it
+        elif option == "watch":  # a run may start in it
             path.mkdir()
         elif option == "--keys":
             path.mkdir()
@@ -184,7 +184,7 @@ def provide(command: Command) -> None:
 
 def run_here(page: str) -> list[Command]:
     """Return the commands of a page that its own test runs."""
-    return [command for command in commands_of(page) if elsewhere(command) is None]
+    return [command for command in commands_of(page) if reason_not_run(command) is None]
 
 
 def takes_long(page: str) -> bool:
@@ -201,8 +201,8 @@ def takes_long(page: str) -> bool:
         if run_here(page)
     ],
 )
-def test_a_pages_commands_run(
-    page: str, furniture: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_commands_of_a_page_run(
+    page: str, provided_files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for what, package, extra in (
         ("feddig federation", "flwr", "flower"),
@@ -210,42 +210,44 @@ def test_a_pages_commands_run(
         ("mlflow=true", "mlflow", "mlflow"),
     ):
         if any(what in str(command) for command in run_here(page)):
-            pytest.importorskip(package, reason=f"the extra {extra} is not there")
+            pytest.importorskip(package, reason=f"the extra {extra} is not installed")
     if any("mlflow" in str(command) for command in run_here(page)):
-        warnings.simplefilter("ignore")  # MLflow's own, of which there are several
-        monkeypatch.setattr("os.environ", os.environ.copy())  # MLflow is told its manners by variables
+        warnings.simplefilter("ignore")  # MLflow itself warns
+        monkeypatch.setattr("os.environ", os.environ.copy())  # the MLflow log sets variables
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FEDDIG_DATA", raising=False)
-    for thing in furniture.iterdir():
+    for thing in provided_files.iterdir():
         (tmp_path / thing.name).symlink_to(thing)
-    monkeypatch.setattr("feddig.report.live_server.LiveServer.serve_forever", end_at_once)
-    # where sets are found by their name alone
+    monkeypatch.setattr("feddig.report.live_server.LiveServer.serve_forever", stop_at_once)
+    # where data sets are found by name
     monkeypatch.setattr("feddig.data.download.DEBIAN_FOLDER", tmp_path / "FOLDER")
     for command in run_here(page):
-        provide(command)
+        write_missing_inputs(command)
         run_command(command)
         if "--out" in command.words:
             out = command.words[command.words.index("--out") + 1]
-            assert Path(out).exists(), f"{page}: {command}: made no {out}"
-    logging.getLogger("feddig").handlers.clear()  # they write to a standard error that is over
+            assert Path(out).exists(), f"{page}: {command}: {out} is missing"
+    logging.getLogger("feddig").handlers.clear()  # they write to a closed standard error
 
 
-def end_at_once(server: LiveServer) -> None:
-    """Listen, and end as by Ctrl-C; how it answers is test_watch.py's subject."""
+def stop_at_once(server: LiveServer) -> None:
+    """Listen and stop as by Ctrl-C; test_watch.py tests the answers."""
     assert server.server_port > 0
     raise KeyboardInterrupt
 
 
 def run_command(command: Command) -> None:
-    """Run a command, smaller, in this process where it is ours: torch is loaded once."""
+    """Run a command with smaller inputs; run feddig in this process, so that torch is loaded once."""
     if command.words[0] == "tensorboard":
-        look_at_tensorboard(command)
+        check_tensorboard(command)
         return
-    words = as_feddig(command.words)
+    words = feddig_arguments(command.words)
     known = command if words is None else Command(command.page, ("feddig", *words))
     added = next((more.split() for begin, more in FEWER.items() if known.starts_with(begin)), [])
     if words is None:
-        assert command.words[0] == "python", f"{command.page}: {command}: neither run nor excepted"
+        assert command.words[0] == "python", (
+            f"{command.page}: {command}: neither run here nor listed as an exception"
+        )
         done = subprocess.run(
             [sys.executable, *command.words[1:], *added], capture_output=True, text=True, timeout=300
         )
@@ -256,8 +258,8 @@ def run_command(command: Command) -> None:
     assert not ended.value.code, f"{command.page}: {command}"
 
 
-def look_at_tensorboard(command: Command) -> None:
-    """Start TensorBoard on a free port, ask it once which runs it has found, and end it."""
+def check_tensorboard(command: Command) -> None:
+    """Start TensorBoard on a free port, check that it lists runs, and end it."""
     started = subprocess.Popen(
         [sys.executable, "-m", "tensorboard.main", *command.words[1:], "--port", "0"],
         stdout=subprocess.DEVNULL,
@@ -266,20 +268,20 @@ def look_at_tensorboard(command: Command) -> None:
     )
     assert started.stderr is not None
     try:
-        said = []
-        for line in started.stderr:  # it ends when the process does
-            said.append(line)
+        printed = []
+        for line in started.stderr:  # ends with the process
+            printed.append(line)
             if found := re.search(r" at (http://localhost:\d+/)", line):
-                assert "feddig" in str(await_runs(f"{found[1]}data/runs"))
+                assert "feddig" in str(wait_for_runs(f"{found[1]}data/runs"))
                 return
-        raise AssertionError(f"{command}: {''.join(said)}")
+        raise AssertionError(f"{command}: {''.join(printed)}")
     finally:
         started.kill()
         started.communicate()
 
 
-def await_runs(address: str) -> list[str]:
-    """Ask for the runs until there are some: they are read after the server has begun."""
+def wait_for_runs(address: str) -> list[str]:
+    """Request the list of runs until it is not empty; TensorBoard reads runs after it has started."""
     for _ in range(120):
         with urllib.request.urlopen(address, timeout=30) as answer:
             if found := json.load(answer):
@@ -288,8 +290,8 @@ def await_runs(address: str) -> list[str]:
     raise AssertionError(f"{address}: no runs in a minute")
 
 
-def as_feddig(words: Sequence[str]) -> list[str] | None:
-    """Give the words after `feddig`, however it is called; None if another program is."""
+def feddig_arguments(words: Sequence[str]) -> list[str] | None:
+    """Return the arguments of a feddig command, also of `python -m feddig`; None for other programs."""
     if words[0] == "feddig":
         return list(words[1:])
     return list(words[3:]) if list(words[1:3]) == ["-m", "feddig"] else None
@@ -298,8 +300,8 @@ def as_feddig(words: Sequence[str]) -> list[str] | None:
 # --- parse
 
 
-def leaf(words: Sequence[str]) -> tuple[Any, list[str]]:
-    """Follow the words down our tree of commands; give the last one, and the words that are left."""
+def find_command(words: Sequence[str]) -> tuple[Any, list[str]]:
+    """Return the subcommand that the words name, and the remaining words."""
     command: Any = typer.main.get_command(feddig.cli.app)
     left = list(words)
     while hasattr(command, "commands") and left and not left[0].startswith("-"):
@@ -309,22 +311,22 @@ def leaf(words: Sequence[str]) -> tuple[Any, list[str]]:
 
 
 def parse(words: Sequence[str]) -> Any:
-    """Let the program read a command's words, and run nothing."""
-    command, left = leaf(words)
+    """Parse a command without running it."""
+    command, left = find_command(words)
     return command.make_context(words[0], left)
 
 
 def overrides_of(words: Sequence[str]) -> list[str]:
-    """Give what --set sets."""
+    """Return the values of --set."""
     return [value for option, value in itertools.pairwise(words) if option == "--set"]
 
 
-@pytest.mark.parametrize("command", [c for c in PARSED if as_feddig(c.words) is not None], ids=str)
+@pytest.mark.parametrize("command", [c for c in PARSED if feddig_arguments(c.words) is not None], ids=str)
 def test_a_command_of_ours_that_is_not_run_is_accepted(
-    command: Command, furniture: Path, monkeypatch: pytest.MonkeyPatch
+    command: Command, provided_files: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(furniture)
-    words = as_feddig(command.words)
+    monkeypatch.chdir(provided_files)
+    words = feddig_arguments(command.words)
     assert words is not None
     context = parse(words)
     if overrides_of(words):
@@ -343,7 +345,7 @@ def test_a_command_that_does_not_exist_is_not_accepted(wrong: str) -> None:
 @pytest.mark.parametrize("command", [c for c in QUOTED if c.words[0] == "feddig"], ids=str)
 def test_a_command_within_a_sentence_has_options_that_exist(command: Command) -> None:
     words = [word.strip("[]") for word in command.words[1:]]
-    last, left = leaf(words)
+    last, left = find_command(words)
     known = {name for option in last.params for name in option.opts} | {"--help"}
     assert [word for word in left if word.startswith("--") and word not in known] == []
     if overrides_of(left) and "..." not in left:
@@ -351,7 +353,7 @@ def test_a_command_within_a_sentence_has_options_that_exist(command: Command) ->
 
 
 @pytest.mark.parametrize("command", [c for c in [*BLOCKS, *QUOTED] if c.words[0] == "make"], ids=str)
-def test_what_is_made_can_be_made(command: Command) -> None:
+def test_documented_make_targets_exist(command: Command) -> None:
     make = shutil.which("make")
     if make is None:
         pytest.skip("no make")
@@ -370,7 +372,7 @@ def test_the_recipe_of_the_demo_ends_with_a_page(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("command", [c for c in [*PARSED, *QUOTED] if "pip" in c.words[:3]], ids=str)
-def test_pip_takes_what_it_is_told(command: Command) -> None:
+def test_pip_accepts_the_documented_options(command: Command) -> None:
     install = pytest.importorskip("pip._internal.commands").create_command("install")
     assert command.words[command.words.index("pip") + 1] == "install"
     options, names = install.parse_args(list(command.words[command.words.index("pip") + 2 :]))
@@ -381,10 +383,10 @@ def test_pip_takes_what_it_is_told(command: Command) -> None:
 
 
 @pytest.mark.flower
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of Flower's own options
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Flower's own options warn
 @pytest.mark.parametrize("command", [c for c in BLOCKS if c.words[0] == "flwr"], ids=str)
-def test_flower_takes_what_it_is_told(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("flwr", reason="the extra flower is not there")
+def test_flower_accepts_the_documented_options(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flwr", reason="the extra flower is not installed")
     from flwr.cli.app import app
 
     monkeypatch.chdir(ROOT)
@@ -400,11 +402,11 @@ SCRIPTS = [
 
 
 class Parsed(Exception):  # noqa: N818
-    """Ends a script that has read its options."""
+    """Raised to end a script after it has parsed its options."""
 
 
 def read_options(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a script until it has read its options, in this process, where torch is loaded."""
+    """Run a script in this process until it has parsed its options."""
     parse = argparse.ArgumentParser.parse_args
 
     def parse_and_end(parser: argparse.ArgumentParser, *given: Any) -> None:
@@ -419,18 +421,18 @@ def read_options(words: Sequence[str], monkeypatch: pytest.MonkeyPatch) -> None:
             runpy.run_path(str(ROOT / words[0]), run_name="__main__")
 
 
-def test_scripts_take_what_they_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scripts_accept_the_documented_options(monkeypatch: pytest.MonkeyPatch) -> None:
     for command in SCRIPTS:
         try:
             read_options(command.words[1:], monkeypatch)
         except ModuleNotFoundError as missing:
-            if missing.name not in ("flwr", "sklearn"):  # of extras that may not be there
+            if missing.name not in ("flwr", "sklearn"):  # packages of extras that may not be installed
                 raise
         except SystemExit as refused:
             raise AssertionError(f"{command.page}: {command}") from refused
 
 
 @pytest.mark.parametrize("wrong", [["--digest", "x"], ["--no-such"]])
-def test_scripts_refuse_what_they_do_not_know(wrong: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scripts_refuse_unknown_options(wrong: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(SystemExit):
         read_options(["benchmarks/unmixing.py", *wrong], monkeypatch)

@@ -1,4 +1,4 @@
-"""A federation's certificates and keys, tried in real TLS connections."""
+"""A federation's certificates and keys, used in real TLS connections."""
 
 import socket
 import ssl

@@ -1,4 +1,4 @@
-"""Digests seen through their noise: what labels explain stays, what noise alone would show goes."""
+"""Denoising digests: differences that labels explain stay, and variance that the noise explains is removed."""
 
 from dataclasses import replace
 
@@ -12,11 +12,11 @@ from feddig.core.samples import DigestSource
 from feddig.digest.denoising import denoise, without_noise
 
 CENTRES = torch.tensor([[9.0, 1.0, 4.0, 5.0], [2.0, 8.0, 5.0, 3.0]])
-"""Of two classes, far above zero, so that nothing is cut there."""
+"""Centres of two classes, far above zero, so that nothing is clipped at zero."""
 
 
 def draw(count: int, *, deviation: float, samples: int, spread: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Digests of one class each: its centre, a spread along the last element, and noise on all."""
+    """Draw digests of one class each: the class centre, a spread in the last element, and noise in all elements."""
     stream = np.random.default_rng(0)
     classes = torch.arange(count) % 2
     features = CENTRES[classes].double().numpy().copy()
@@ -41,7 +41,7 @@ def test_where_only_noise_shows_what_labels_explain_is_left() -> None:
 
 
 def test_where_more_shows_it_gets_the_spread_of_single_samples() -> None:
-    """A spread of 2 in single samples is 1 in the mean of four, beside noise of .5."""
+    """A spread of 2 in single samples is 1 in the mean of four; the noise is .5."""
     features, labels = draw(5_000, deviation=0.5, samples=4, spread=2.0)
     rest = without_noise(features, labels, 0.5, 4) - labels @ CENTRES
     assert rest[:, 3].std().item() == pytest.approx(2.0, rel=0.05)
@@ -50,7 +50,7 @@ def test_where_more_shows_it_gets_the_spread_of_single_samples() -> None:
 
 
 def test_digests_of_many_classes_keep_the_spread_of_digests() -> None:
-    """The same as they would show without noise: 1, and the best guess of it is a little less (Wiener): 1 / 1.25."""
+    """The spread is 1 without noise; the best estimate is slightly smaller (Wiener): 1 / 1.25."""
     features, labels = draw(5_000, deviation=0.5, samples=4, spread=2.0)
     rest = without_noise(features, labels, 0.5) - labels @ CENTRES
     assert rest[:, 3].std().item() == pytest.approx((1 / 1.25) ** 0.5, rel=0.05)

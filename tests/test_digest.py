@@ -1,4 +1,4 @@
-"""Digests: what is mixed with what, what a digest gives away, and which digest files are refused."""
+"""Digests: which samples are mixed, what a digest reveals, and which digest files are refused."""
 
 import json
 import math
@@ -37,22 +37,22 @@ LOUD = PrivacySettings()
 def mix(
     features: Tensor, labels: Tensor, *, silo: int = 0, privacy: PrivacySettings = QUIET, **keys: object
 ) -> Digest:
-    """Make a digest of three classes with seed 0, unless told otherwise."""
+    """Make a digest of three classes, by default with seed 0."""
     how = DigestSettings(**{"seed": 0, **keys})  # type: ignore[arg-type]
     return make_digest(silo, features, labels, 3, settings=how, privacy=privacy, encoder="an encoder's hash")
 
 
 def numbered(count: int) -> Tensor:
-    """Features that tell which sample they came from: sample k is [k, k / 4]."""
+    """Return features that identify their sample: sample k is [k, k / 4]."""
     return torch.stack([torch.arange(count) * 1.0, torch.arange(count) / 4], dim=1)
 
 
 def cycling(count: int) -> Tensor:
-    """Labels 0 1 2 0 1 2 ..."""
+    """Return the labels 0 1 2 0 1 2 ..."""
     return torch.arange(count) % 3
 
 
-# --- encode, mix: nothing twice, weights as told, leftovers counted
+# --- encode and mix: no sample twice, the given weights, leftovers counted
 
 silos = st.lists(st.integers(0, 2), min_size=1, max_size=60)
 
@@ -104,7 +104,7 @@ def test_mixing_within_classes_leaves_out_what_each_class_has_too_much(
 
 
 def weight_lists() -> st.SearchStrategy[tuple[float, ...]]:
-    """One to six weights that sum to 1; some of them may be 0."""
+    """Draw one to six weights that sum to 1; some may be 0."""
     raw = st.lists(st.integers(0, 9), min_size=1, max_size=6).filter(any)
     return raw.map(lambda values: tuple(value / sum(values) for value in values))
 
@@ -118,7 +118,7 @@ def weight_lists() -> st.SearchStrategy[tuple[float, ...]]:
 def test_features_and_labels_are_mixed_with_the_same_weights(
     classes: list[int], weights: tuple[float, ...], seed: int
 ) -> None:
-    """Recomputed one digest at a time from the groups that the silo's seed gives."""
+    """Compute each digest again from the groups of the silo's seed."""
     labels, features = torch.tensor(classes), numbered(len(classes))
     digest = mix(features, labels, silo=2, samples_per_digest=len(weights), weights=weights, seed=seed)
     groups = mix_groups(labels, len(weights), "random", seeded_uniforms(seed, "mixing", 2))
@@ -178,7 +178,7 @@ def test_a_silo_of_one_class_can_make_a_digest() -> None:
         assert digest.labels.tolist() == [[0.0, 1.0, 0.0]] * 2
 
 
-# --- perturb: the same seed the same bytes, and the noise that was promised
+# --- perturb: the same seed gives the same bytes, and the noise is the promised one
 
 
 def test_the_same_seed_gives_the_same_bytes() -> None:
@@ -194,7 +194,7 @@ def test_another_seed_gives_another_digest() -> None:
 
 
 def test_every_silo_mixes_and_perturbs_in_its_own_way() -> None:
-    """Else two digests of the same samples would cancel each other's noise."""
+    """Otherwise the noise of two digests of the same samples would cancel."""
     plain, noisy = (
         [mix(numbered(20), cycling(20), silo=silo, privacy=privacy).features for silo in (0, 1)]
         for privacy in (QUIET, LOUD)
@@ -205,7 +205,7 @@ def test_every_silo_mixes_and_perturbs_in_its_own_way() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_noise_is_the_largest_feature_over_s_epsilon(seed: int) -> None:
-    """Tau is 10, the largest feature that the silo holds, whether or not that sample is the one left out."""
+    """Tau is 10, the largest feature of the silo, even if that sample is left out of the digests."""
     features, privacy = torch.tensor([[10.0], [0.0], [0.0]]), PrivacySettings(epsilon=0.01, scale_size=50)
     quiet, loud = (
         mix(features, torch.tensor([0, 1, 2]), silo=3, samples_per_digest=2, privacy=each, seed=seed)
@@ -234,7 +234,7 @@ def test_the_systems_entropy_never_repeats() -> None:
     assert sorted(unmixed[0][:, 0].tolist()) == list(range(20))
 
 
-# --- a silo that cannot make a digest is told why
+# --- errors of a silo that cannot make a digest
 
 
 def test_a_silo_smaller_than_a_digest_is_named_with_the_setting() -> None:
@@ -263,11 +263,11 @@ def test_features_that_are_not_numbers_are_named(broken: float) -> None:
         mix(features, cycling(8), silo=7)
 
 
-# --- what a digest gives away
+# --- what a digest reveals
 
 
 def test_a_digest_file_holds_neither_seed_nor_indices_nor_the_largest_feature(tmp_path: Path) -> None:
-    """Whoever knows the seed can take the noise away; whoever knows tau knows a silo's largest value."""
+    """Anyone who knows the seed can remove the noise; tau is the silo's largest value."""
     seed, largest = 987_654_321, 0.123_456_789
     features = torch.full((18, 2), 0.1)
     features[3, 0] = largest
@@ -297,7 +297,7 @@ def test_a_digest_file_holds_neither_seed_nor_indices_nor_the_largest_feature(tm
     assert np.float32(largest).tobytes() not in text
 
 
-# --- the hash names the content
+# --- the hash identifies the content
 
 
 def test_the_hash_changes_with_every_part_of_a_digest() -> None:
@@ -382,7 +382,7 @@ def test_a_digest_cut_off_anywhere_is_refused(digest: Digest, path: Path, tmp_pa
 
 @pytest.mark.parametrize("flip", [0x01, 0x80, 0xFF])
 def test_one_wrong_byte_anywhere_is_noticed(digest: Digest, path: Path, tmp_path: Path, flip: int) -> None:
-    """Byte for byte through the length, the header with its facts, the features and the labels."""
+    """Change each byte of the length, the header with its facts, the features and the labels."""
     write_digest(path, digest)
     whole, damaged = path.read_bytes(), tmp_path / "damaged.safetensors"
     for place in range(len(whole)):
@@ -397,18 +397,18 @@ def test_bytes_after_the_end_are_noticed(digest: Digest, path: Path) -> None:
 
 
 def test_a_digest_under_another_silos_number_is_noticed(digest: Digest, path: Path) -> None:
-    put(path, digest, head={"silo": "6"})
+    write_changed(path, digest, head={"silo": "6"})
     refuse(path, "does not match its hash")
 
 
-def put(
+def write_changed(
     path: Path,
     digest: Digest,
     *,
     head: dict[str, str | None] | None = None,
     tensors: dict[str, np.ndarray | None] | None = None,
 ) -> None:
-    """Write a digest file with some of its header or tensors changed, or left out by None."""
+    """Write a digest file with a changed header or changed tensors; None leaves an entry out."""
     arrays = {"features": digest.features.numpy(), "labels": digest.labels.numpy(), **(tensors or {})}
     kept = {name: array for name, array in arrays.items() if array is not None}
     facts = {"silo": str(digest.silo), "facts": json.dumps(digest.facts), "hash": digest.hash}
@@ -420,8 +420,8 @@ def put(
 
 
 def test_an_untouched_file_of_this_kind_is_read(digest: Digest, path: Path) -> None:
-    """So that what is refused below is refused for its one change."""
-    put(path, digest)
+    """Show that the files below are refused for their one change."""
+    write_changed(path, digest)
     assert read_digest(path).hash == digest.hash
 
 
@@ -448,7 +448,7 @@ def test_an_untouched_file_of_this_kind_is_read(digest: Digest, path: Path) -> N
 def test_a_wrong_header_is_refused(
     digest: Digest, path: Path, head: dict[str, str | None], message: str
 ) -> None:
-    put(path, digest, head=head)
+    write_changed(path, digest, head=head)
     refuse(path, message)
 
 
@@ -482,7 +482,7 @@ def rows(*values: list[float]) -> np.ndarray:
 def test_a_wrong_tensor_is_refused(
     digest: Digest, path: Path, tensors: dict[str, np.ndarray | None], message: str
 ) -> None:
-    put(path, digest, tensors=tensors)
+    write_changed(path, digest, tensors=tensors)
     refuse(path, message)
 
 
@@ -589,7 +589,7 @@ NOISES = {
 
 @pytest.fixture
 def own_encoders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """Give the name of a module with encoders."""
+    """Write a module with encoders and return its name."""
     (tmp_path / "encoders_for_test.py").write_text(OWN_ENCODERS)
     monkeypatch.syspath_prepend(tmp_path)
     yield "encoders_for_test"
@@ -653,8 +653,8 @@ def test_a_digest_file_is_described_in_words(path: Path) -> None:
     features = torch.tensor([[0.0, 1.0], [2.0, 3.0], [4.0, 5.0], [6.0, 7.0], [8.0, 9.0]])
     digest = mix(features, torch.tensor([2, 2, 2, 2, 2]), silo=3, samples_per_digest=2, weights=(0.75, 0.25))
     write_digest(path, digest)
-    told = describe_digest(path)
-    assert told == {
+    described = describe_digest(path)
+    assert described == {
         "silo": 3,
         "digests": 2,
         "samples_mixed": 4,
@@ -678,14 +678,14 @@ def test_a_digest_file_is_described_in_words(path: Path) -> None:
 
 
 def test_the_promise_of_a_digest_counts_its_elements_and_its_heaviest_weight(path: Path) -> None:
-    """256 elements x S 20,000 x epsilon .005 x weight .75."""
+    """The promise is 256 elements x S 20,000 x epsilon .005 x weight .75."""
     entropy = replace(LOUD, random="system")
     features = torch.rand(8, 4, 8, 8, generator=torch.Generator().manual_seed(0))
     write_digest(path, mix(features, cycling(8), samples_per_digest=2, weights=(0.25, 0.75), privacy=entropy))
-    told = describe_digest(path)
-    assert "infinite" in told["promise"]
-    assert told["promise"].endswith("it would be 19,200")
-    assert told["random"] == "the system's entropy"
+    described = describe_digest(path)
+    assert "infinite" in described["promise"]
+    assert described["promise"].endswith("it would be 19,200")
+    assert described["random"] == "the system's entropy"
 
 
 @pytest.mark.parametrize(
@@ -703,7 +703,7 @@ def test_the_promise_of_a_digest_counts_its_elements_and_its_heaviest_weight(pat
     ],
 )
 def test_a_digest_without_one_of_its_facts_is_refused(digest: Digest, path: Path, fact: str) -> None:
-    """Even with a hash that fits; so that whoever reads a digest can rely on them."""
+    """Also with a matching hash, so that readers of a digest can rely on its facts."""
     write_digest(
         path, replace(digest, facts={key: value for key, value in digest.facts.items() if key != fact})
     )
@@ -713,7 +713,7 @@ def test_a_digest_without_one_of_its_facts_is_refused(digest: Digest, path: Path
 
 
 def test_a_fact_that_was_altered_is_noticed(digest: Digest, path: Path) -> None:
-    put(path, digest, head={"facts": json.dumps({**digest.facts, "epsilon": 0.0005})})
+    write_changed(path, digest, head={"facts": json.dumps({**digest.facts, "epsilon": 0.0005})})
     refuse(path, "does not match its hash")
 
 

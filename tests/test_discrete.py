@@ -1,4 +1,4 @@
-"""The integer noise has exactly the law that it says: its tables to the last bit, its draws by chi-square."""
+"""The integer noise has exactly the stated distribution: its tables to the last bit, its draws by chi-square."""
 
 import math
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from feddig.privacy.samplers import (
 
 COUNT = 600_000
 TOO_FAR = 6.0
-"""Standard deviations: chance exceeds them once in 10^6 or less over many bins, once in 500 over two."""
+"""Standard deviations; chance exceeds them at most once in 10^6 with many bins, and once in 500 with two."""
 DIGITS = 120
 
 NOISES = [
@@ -51,7 +51,7 @@ def seeded() -> Words:
 
 
 def scripted(*values: int) -> Words:
-    """Words that come in a written order; an error when they run out."""
+    """Return a source that gives these words in order and fails when they are used up."""
     rest = list(values)
 
     def words(count: int) -> np.ndarray:
@@ -63,7 +63,7 @@ def scripted(*values: int) -> Words:
 
 
 def probabilities(noise: IntegerNoise) -> tuple[np.ndarray, np.ndarray]:
-    """All integers that have a noticeable probability, and that probability, by the definition."""
+    """Return the integers with a noticeable probability, and their probabilities by the definition."""
     reach = int(40 * noise.spread) + 60
     at = np.arange(-reach, reach + 1)
     if isinstance(noise, DiscreteLaplaceNoise):
@@ -75,7 +75,7 @@ def probabilities(noise: IntegerNoise) -> tuple[np.ndarray, np.ndarray]:
 
 
 def excess(observed: np.ndarray, expected: np.ndarray) -> float:
-    """By how many standard deviations a chi-square statistic exceeds its mean."""
+    """Return by how many standard deviations the chi-square statistic exceeds its mean."""
     keep = expected > 0
     statistic = ((observed[keep] - expected[keep]) ** 2 / expected[keep]).sum()
     free = keep.sum() - 1
@@ -83,7 +83,7 @@ def excess(observed: np.ndarray, expected: np.ndarray) -> float:
 
 
 def excess_by_size(draws: np.ndarray, noise: IntegerNoise) -> float:
-    """Chi-square over a hundred quantiles and over tails that halve until ten draws are expected."""
+    """Test the draws over a hundred quantiles, and over tails that halve until ten draws are expected."""
     at, probability = probabilities(noise)
     below = np.cumsum(probability)
     tails = 0.5 ** np.arange(2, int(math.log2(len(draws) / 10)) + 1)
@@ -97,7 +97,7 @@ def excess_by_size(draws: np.ndarray, noise: IntegerNoise) -> float:
 
 
 def excess_by_remainder(draws: np.ndarray, noise: IntegerNoise) -> float:
-    """Chi-square over the places within two cells, where a sampler that works by cells could leave a pattern."""
+    """Test the positions within two cells, where a sampler that works by cells could leave a pattern."""
     at, probability = probabilities(noise)
     period = 2 * noise.width
     fold = max(1, period // 256)
@@ -106,8 +106,8 @@ def excess_by_remainder(draws: np.ndarray, noise: IntegerNoise) -> float:
     return excess(observed, expected)
 
 
-def excess_by_place(draws: np.ndarray, noise: IntegerNoise) -> float:
-    """Chi-square over the places of sizes in their cells: coins make the far end of a cell rarer than the near one."""
+def excess_by_position(draws: np.ndarray, noise: IntegerNoise) -> float:
+    """Test the positions of sizes within their cells: coins make the far end of a cell rarer than the near end."""
     at, probability = probabilities(noise)
     fold = max(1, noise.width // 8)
     observed = np.bincount(np.abs(draws) % noise.width // fold, minlength=noise.width // fold)
@@ -115,7 +115,7 @@ def excess_by_place(draws: np.ndarray, noise: IntegerNoise) -> float:
     return excess(observed, expected)
 
 
-# --- the law of the draws
+# --- the distribution of the draws
 
 
 @names
@@ -157,7 +157,7 @@ COARSE = [
     (DiscreteGaussianNoise, Fraction(3 * 81920**2 + 1, 3), 10),
 ]
 coarse = pytest.mark.parametrize(("kind", "parameter", "fineness"), COARSE)
-"""In cells this wide coins reject much, so that a wrong one shows; at 64 cells to a scale it hardly would."""
+"""Cells so wide that coins often reject, which shows a wrong coin; with 64 cells per scale it would hardly show."""
 
 
 @coarse
@@ -169,20 +169,20 @@ def test_draws_have_the_law_where_coins_decide_much(
     draws = noise.draw(COUNT, SeededSource(1, "noise"))
     assert noise.width > noise.spread / fineness / 2
     assert excess_by_size(draws, noise) < TOO_FAR
-    assert excess_by_place(draws, noise) < TOO_FAR
+    assert excess_by_position(draws, noise) < TOO_FAR
 
 
-def lax(numerators: np.ndarray, denominator: int, words: Words) -> np.ndarray:
-    """A coin that falls with probability 1 - a/b, the first two terms of exp(-a/b), and so a little too seldom."""
+def wrong_coin(numerators: np.ndarray, denominator: int, words: Words) -> np.ndarray:
+    """A coin of probability 1 - a/b, the first two terms of exp(-a/b), which is slightly too small."""
     return ~(uniform_below(denominator, len(numerators), words) < numerators.astype(np.uint64))
 
 
 def test_a_coin_that_is_a_little_off_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(integer_noise, "FINENESS", 1)
-    monkeypatch.setattr(integer_noise, "bernoulli_exp", lax)
+    monkeypatch.setattr(integer_noise, "bernoulli_exp", wrong_coin)
     noise = DiscreteLaplaceNoise(Fraction(5000))
     draws = noise.draw(COUNT, SeededSource(1, "noise"))
-    assert excess_by_place(draws, noise) > TOO_FAR
+    assert excess_by_position(draws, noise) > TOO_FAR
 
 
 def test_a_wrong_rise_within_cells_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ def test_a_wrong_rise_within_cells_would_be_noticed(monkeypatch: pytest.MonkeyPa
         lambda noise, start, offset: offset * (start + offset) * noise.variance.denominator,
     )
     noise = DiscreteGaussianNoise(Fraction(640**2))
-    assert excess_by_place(noise.draw(COUNT, SeededSource(1, "noise")), noise) > TOO_FAR
+    assert excess_by_position(noise.draw(COUNT, SeededSource(1, "noise")), noise) > TOO_FAR
 
 
 @names
@@ -220,7 +220,7 @@ def test_neighbours_are_independent() -> None:
 
 @cache
 def cumulative(first: Fraction, bend: Fraction) -> list[Decimal]:
-    """F(0), F(1), ... of weights exp(-(first j + bend j (j - 1) / 2)), straight from the definition."""
+    """Return F(0), F(1), ... of the weights exp(-(first j + bend j (j - 1) / 2)), by the definition."""
     with localcontext() as context:
         context.prec = DIGITS
         weights: list[Decimal] = []
@@ -249,7 +249,7 @@ def test_thresholds_are_right_to_the_last_bit_and_reach_the_end(first: Fraction,
 
 
 def test_geometric_thresholds_by_hand() -> None:
-    """F(j) = 1 - e^(-(j + 1) first): with first ln 2 or so, 1/2, 3/4, 7/8, ..."""
+    """F(j) = 1 - e^(-(j + 1) first); with first close to ln 2 it is 1/2, 3/4, 7/8, ..."""
     table = thresholds(Fraction(6931, 10_000), Fraction(0), 32)
     assert table[:3] / 2**32 == pytest.approx([0.5, 0.75, 0.875], abs=1e-4)
 
@@ -265,7 +265,7 @@ def test_exponentials_are_enclosed(exponent: Fraction, bits: int) -> None:
     assert upper - lower < 2**15
 
 
-def test_exponentials_of_nothing_and_of_much() -> None:
+def test_exponentials_of_zero_and_of_large_numbers() -> None:
     assert exp_bounds(Fraction(0), 10) == (1024, 1024)
     lower, upper = exp_bounds(Fraction(2**40), 64)
     assert lower == 0
@@ -290,7 +290,7 @@ def test_cumulative_weights_are_enclosed_beyond_a_word(first: Fraction, bend: Fr
 def test_ties_are_decided_by_the_next_bits(
     first: Fraction, bend: Fraction, picked: float, nudge: int, depth: int
 ) -> None:
-    """A uniform number that equals F(j) for several words and then differs is on the side on which it differs."""
+    """A uniform number that equals F(j) in several words is compared by the first word that differs."""
     parts = cumulative(first, bend)[: len(thresholds(first, bend, 32))]
     cell = int(picked * len(parts))
     bits = 32 + 64 * depth
@@ -303,7 +303,7 @@ def test_ties_are_decided_by_the_next_bits(
 
 
 def test_the_tail_beyond_the_table_is_drawn_too() -> None:
-    """U = 1 - 2^-127 and a half of that: e^(-(j + 1) / 50) must have fallen below 1.5 x 2^-128."""
+    """With 1 - U = 1.5 x 2^-128, the size j is the first with e^(-(j + 1) / 50) below that."""
     noise = DiscreteLaplaceNoise(Fraction(50))
     drawn = scripted(2**64 - 2, 2**64 - 1, 2**62)
     (tail,) = noise._propose(1, drawn)
@@ -348,7 +348,7 @@ def test_coins_fall_with_the_exponential(quotient: Fraction) -> None:
 
 
 def test_a_coin_by_hand() -> None:
-    """Going on at step 1 (4 < 5 of 10) and at step 2 (4 < 5, and 0 of 2), but not at step 3: odd."""
+    """The coin continues at step 1 (4 < 5 of 10) and step 2 (4 < 5, and 0 of 2) and stops at step 3, which is odd."""
     assert bernoulli_exp(np.array([5]), 10, scripted(4, 4, 0, 9, 0)).tolist() == [True]
     assert bernoulli_exp(np.array([5]), 10, scripted(4, 4, 1)).tolist() == [False]
     assert bernoulli_exp(np.array([5]), 10, scripted(5)).tolist() == [True]
@@ -392,7 +392,7 @@ def test_a_seed_gives_the_same_draws_on_any_number_of_threads(noise: IntegerNois
     assert not np.array_equal(one, noise.draw(150_000, SeededSource(5, "noise", 4)))
 
 
-def test_no_words_of_a_source_are_given_twice() -> None:
+def test_no_word_of_a_source_is_returned_twice() -> None:
     source, noise = SeededSource(0), DiscreteLaplaceNoise(Fraction(1000))
     first, second = noise.draw(1000, source), noise.draw(1000, source)
     assert not np.array_equal(first, second)
@@ -476,6 +476,6 @@ def test_sigma_is_never_less_than_asked_for(multiplier: float, squared: int) -> 
     assert float(variance) == pytest.approx(float(exact), rel=1e-6)
 
 
-def test_the_exact_parameter_is_told() -> None:
+def test_the_exact_parameter_is_stated() -> None:
     assert DiscreteLaplaceNoise.for_epsilon(3, 1).facts == {"noise_scale": "715827883/2147483648"}
     assert DiscreteGaussianNoise.for_multiplier(1.5, 4).facts == {"noise_variance": "9"}

@@ -1,4 +1,4 @@
-"""Every benchmark that the documents show: its command is run as it stands there, with less to do."""
+"""Run the commands of all benchmarks that the documents show, with smaller inputs."""
 
 import os
 import shlex
@@ -33,13 +33,13 @@ BENCHMARKS = {
     "unmixing": "--digests 4",
     "who_leaves_last": "--rounds 2 --cases 1:index --algorithms feddig",
 }
-"""What is added to a benchmark's command so that it takes seconds; those of federations take minutes."""
+"""Options that make a benchmark's command take seconds, or minutes for a federation."""
 
 ON_FLOWER = {"federation_overhead"}
-"""Benchmarks that start a federation. chaos does so for minutes; test_deployment.py has its faults one by one."""
+"""Benchmarks that start a federation. chaos takes too long; test_deployment.py tests its faults one by one."""
 
 NOT_RUN = {"chaos", "digest_making", "noise_aware", "paper_round", "peers", "update_lengths"}
-"""Not run here; that they take the documented options is seen in test_commands.py, and test_benchmarks.py runs most."""
+"""Not run here: test_commands.py checks their documented options, and test_benchmarks.py runs most of them."""
 
 BLOCKS = [command for page in pages() for command in commands_of(page)]
 QUOTED = [command for page in pages() for command in quoted_commands(page)]
@@ -54,12 +54,12 @@ SHOWN_BENCHMARKS = [
     and Path(command.words[1]).parent.name == "benchmarks"
     and Path(command.words[1]).stem not in NOT_RUN
 ]
-"""Those that the documents show, each once; what a sentence quotes is run if no block shows its script."""
+"""Documented commands, each once; a command quoted in a sentence is run only if no block shows its script."""
 
 
 @pytest.fixture(scope="module")
 def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write what the documents call FOLDER and WEIGHTS: small sets of noise, and drawn weights."""
+    """Write the data sets and weights that the documents call FOLDER and WEIGHTS, with random values."""
     folder = tmp_path_factory.mktemp("sets")
     write_all(folder / "FOLDER", {"train": 2400, "test": 200})
     np.savez(folder / "weights.npz", **draw_tensorflow_weights())  # type: ignore[arg-type]
@@ -69,16 +69,16 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("command", SHOWN_BENCHMARKS, ids=str)
 def test_a_benchmarks_command_runs(command: Command, sets: Path, tmp_path: Path) -> None:
-    """On small sets of noise, in a folder of its own: what it measures is nothing."""
+    """Run the command on small random data sets in a separate folder; its results mean nothing."""
     script = Path(command.words[1]).stem
     if script in ON_FLOWER:
-        pytest.importorskip("flwr", reason="the extra flower is not there")
+        pytest.importorskip("flwr", reason="the extra flower is not installed")
     if script == "step_profile" and not torch.cuda.is_available():
-        pytest.skip("it looks into a GPU's kernels")
+        pytest.skip("it profiles kernels on a GPU")
     for name in ("FOLDER", "weights.npz"):
         (tmp_path / name).symlink_to(sets / name)
     (tmp_path / "benchmarks" / "results").mkdir(parents=True)
-    is_table = command.words[2:3] == ("table",)  # of the results that are kept in the repository
+    is_table = command.words[2:3] == ("table",)  # it reads the results that are in the repository
     fewer = [] if is_table else shlex.split(BENCHMARKS[script])
     done = subprocess.run(
         [sys.executable, str(ROOT / command.words[1]), *command.words[2:], *fewer],

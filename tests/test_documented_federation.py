@@ -1,6 +1,6 @@
-"""The documented commands of a federation, run in the guide's order as real processes, with few rounds.
+"""Run the documented commands of a federation in the guide's order as real processes, with few rounds.
 
-What they add to the documented words are options that anybody may give; where the page names a machine, it is this one.
+Public options make them smaller, and host names in the documents are replaced by localhost.
 """
 
 import json
@@ -44,49 +44,53 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def documented(beginning: str) -> Command:
-    """Return the first command of the documents that begins so; none is a failure."""
+    """Return the first documented command that starts with these words; fail if there is none."""
     found = [command for command in COMMANDS if command.starts_with(beginning)]
-    assert found, f"no document has a command `{beginning}` any more"
+    assert found, f"no document has a command `{beginning}`"
     return found[0]
 
 
-def words(command: Command, more: str = "") -> list[str]:
-    """Spell a command for this machine."""
+def command_line(command: Command, more: str = "") -> list[str]:
+    """Return a command line that runs on this machine."""
     assert command.words[0] == "feddig"
     given = [word.replace("moderator.example", "localhost") for word in command.words[1:]]
     return [sys.executable, "-m", "feddig", *given, *more.split()]
 
 
-def do(command: Command, more: str = "", folder: Path | None = None) -> str:
-    """Run a command to its end, and give what it said."""
-    done = subprocess.run(words(command, more), cwd=folder, capture_output=True, text=True, timeout=WAIT)
+def run_to_end(command: Command, more: str = "", folder: Path | None = None) -> str:
+    """Run a command and return its output."""
+    done = subprocess.run(
+        command_line(command, more), cwd=folder, capture_output=True, text=True, timeout=WAIT
+    )
     assert done.returncode == 0, f"{command}\n{done.stderr}"
     return done.stdout
 
 
 @contextmanager
-def going_on(
+def running_commands(
     commands: Sequence[tuple[Command, Path]], parties: Path
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Start commands, each in its folder, and leave none of the processes of any party behind."""
+    """Start commands, each in its folder; end the processes of all parties afterwards."""
     started = []
     try:
         for place, (command, folder) in enumerate(commands):
-            with Path(f"said-{place}.txt").open("wb") as said:
+            with Path(f"output-{place}.txt").open("wb") as output:
                 started.append(
-                    subprocess.Popen(words(command), cwd=folder, stdout=said, stderr=subprocess.STDOUT)
+                    subprocess.Popen(
+                        command_line(command), cwd=folder, stdout=output, stderr=subprocess.STDOUT
+                    )
                 )
         yield started
     finally:
         stop(started, [party.resolve() for party in (parties / "moderator", *(parties / "silos").iterdir())])
 
 
-def until(holds: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
-    """Wait for something to hold while a process goes on."""
+def wait_until(holds: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+    """Wait for a condition while a process runs."""
     last = time.monotonic() + WAIT
     while not holds():
-        assert process.poll() is None, Path("said-0.txt").read_text(encoding="utf-8")
-        assert time.monotonic() < last, Path("said-0.txt").read_text(encoding="utf-8")
+        assert process.poll() is None, Path("output-0.txt").read_text(encoding="utf-8")
+        assert time.monotonic() < last, Path("output-0.txt").read_text(encoding="utf-8")
         time.sleep(0.5)
 
 
@@ -94,73 +98,76 @@ def present(run: Path) -> list[list[int]]:
     return [row["present"] for row in rows(run)]
 
 
-def test_a_rehearsal_goes_as_the_page_says() -> None:
-    do(
+def test_a_rehearsal_works_as_documented() -> None:
+    run_to_end(
         documented("feddig federation init trial"),
         f"{SMALL} --set data.limit=400 --digest-deadline 90 --port {free_port()}",
     )
     up, status = documented("feddig federation up"), documented("feddig federation status")
     as_json = Command(status.page, (*status.words, "--json"))
     assert as_json in COMMANDS
-    with going_on([(up, Path())], Path("trial")) as (process,):
-        until(Path("trial/moderator/status.json").exists, process)
-        said = do(status)
-        assert "the moderator runs" in said
-        assert [f"silo-{silo}" in said for silo in range(4)] == [True] * 4
-        found = json.loads(do(as_json))
+    with running_commands([(up, Path())], Path("trial")) as (process,):
+        wait_until(Path("trial/moderator/status.json").exists, process)
+        output = run_to_end(status)
+        assert "the moderator runs" in output
+        assert [f"silo-{silo}" in output for silo in range(4)] == [True] * 4
+        found = json.loads(run_to_end(as_json))
         assert (found["running"], len(found["silos"])) == (True, 4)
-        assert process.wait(WAIT) == 0, Path("said-0.txt").read_text(encoding="utf-8")
+        assert process.wait(WAIT) == 0, Path("output-0.txt").read_text(encoding="utf-8")
     assert present(Path("trial/moderator/run")) == [[0, 1, 2, 3]] * ROUNDS
-    assert "the moderator does not run" in do(status)
+    assert "the moderator does not run" in run_to_end(status)
     assert Path("trial/moderator/run/report.html").is_file()
 
 
-def test_organisations_with_keys_of_their_own_go_as_page_and_run_sheets_say() -> None:
+def test_a_federation_with_own_keys_works_as_the_page_and_run_sheets_say() -> None:
     make_keys(("north", "south"))
     init = documented("feddig federation init hospitals-2")
-    do(init, f"{SMALL} --set data.min_samples=8 --digest-deadline 90 --port {free_port()}")
+    run_to_end(init, f"{SMALL} --set data.min_samples=8 --digest-deadline 90 --port {free_port()}")
     whole = Path(init.words[3])
     moderator, silos = whole / "moderator", [whole / "silos" / name for name in ("north", "south")]
     for number, silo in enumerate(silos):
         shutil.copy(Path(silo.name, "key"), silo / "key")
         draw_images(Path("xrays", silo.name), number)
-        point_to(silo / "silo.toml", Path("xrays", silo.name))
+        set_data_path(silo / "silo.toml", Path("xrays", silo.name))
     of_moderator, of_silo = documented("feddig federation moderator"), documented("feddig federation silo")
     on_sheets = [commands_of("sheet", sheet_of(party)) for party in (moderator, *silos)]
     assert on_sheets[0][0].words == of_moderator.words
     for sheet in on_sheets[1:]:
         assert [command.words[1] for command in sheet[:2]] == ["digest", "audit"]
         assert sheet[2].words == of_silo.words
-    do(on_sheets[1][0], folder=silos[0])  # the other silo makes its digest when it is asked for it
-    do(on_sheets[1][1], "--quick --digests-at-most 12 --pool 40 --canaries 20 --no-pictures", folder=silos[0])
+    run_to_end(on_sheets[1][0], folder=silos[0])  # the other silo makes its digest when it is asked for one
+    run_to_end(
+        on_sheets[1][1], "--quick --digests-at-most 12 --pool 40 --canaries 20 --no-pictures", folder=silos[0]
+    )
     begun = [(of_moderator, moderator), *((of_silo, silo) for silo in silos)]
-    with going_on(begun, whole) as (first, *others):
-        until((moderator / "status.json").exists, first)
-        assert "the moderator runs" in do(on_sheets[0][1], folder=moderator)
-        assert first.wait(WAIT) == 0, Path("said-0.txt").read_text(encoding="utf-8")
-        assert [process.poll() for process in others] == [None, None]  # silos wait for their moderator
+    with running_commands(begun, whole) as (first, *others):
+        wait_until((moderator / "status.json").exists, first)
+        assert "the moderator runs" in run_to_end(on_sheets[0][1], folder=moderator)
+        assert first.wait(WAIT) == 0, Path("output-0.txt").read_text(encoding="utf-8")
+        # silos keep waiting for their moderator
+        assert [process.poll() for process in others] == [None, None]
     assert present(moderator / "run")[-1] == [0, 1]
     ledgers = [silo / "released" for silo in silos]
     assert all(any(ledger.iterdir()) for ledger in ledgers)
 
 
 def make_keys(names: Sequence[str]) -> None:
-    """Let each silo make its key, and collect the public halves."""
+    """Make each silo's key and collect the public keys."""
     key = documented("feddig federation key")
     Path("keys").mkdir()
     for name in names:
-        do(Command(key.page, (*key.words[:3], name)))
+        run_to_end(Command(key.page, (*key.words[:3], name)))
         shutil.copy(Path(name, "key.pub"), Path("keys", f"{name}.pub"))
 
 
 def sheet_of(party: Path) -> str:
-    """Give a run sheet's text with its commands where a document has them: they stand in a list there."""
+    """Return a run sheet with the commands of its list indented like a document's code block."""
     text = (party / "RUN-SHEET.md").read_text(encoding="utf-8")
     return re.sub(r"^ {7}", "    ", text, flags=re.MULTILINE)
 
 
 def draw_images(folder: Path, seed: int) -> None:
-    """Write images of two classes as an archive: the ill are brighter."""
+    """Write images of two classes as an archive; one class is brighter."""
     folder.mkdir(parents=True)
     labels = np.arange(96) % 2
     pixels = np.random.default_rng(seed).integers(0, 128, (96, 1, 28, 28), dtype=np.uint8)
@@ -175,8 +182,8 @@ def draw_images(folder: Path, seed: int) -> None:
     )
 
 
-def point_to(silo_file: Path, folder: Path) -> None:
-    """Say in silo.toml where the images are, as the run sheet asks."""
+def set_data_path(silo_file: Path, folder: Path) -> None:
+    """Set the path of the images in silo.toml, as the run sheet says."""
     text = silo_file.read_text(encoding="utf-8")
     data = os.path.relpath(folder / "images.npz", silo_file.parent)
     silo_file.write_text(re.sub(r'path = ".*"', f'path = "{data}"', text), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Documents that must agree with the program."""
+"""Check that the documents agree with the program."""
 
 import importlib.util
 import inspect
@@ -18,7 +18,7 @@ from feddig.experiment.toml import keys, read_experiment
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_page_of_settings_is_what_the_settings_say() -> None:
+def test_the_page_of_settings_agrees_with_the_settings() -> None:
     path = ROOT / "tools" / "document_settings.py"
     spec = importlib.util.spec_from_file_location("document_settings", path)
     assert spec is not None
@@ -29,12 +29,12 @@ def test_the_page_of_settings_is_what_the_settings_say() -> None:
     assert found == tool.page(), "run tools/document_settings.py"
 
 
-def test_every_key_that_an_experiment_file_of_ours_spells_exists() -> None:
+def test_every_key_in_our_experiment_files_exists() -> None:
     for path in [*(ROOT / "experiments").glob("*.toml"), ROOT / "src" / "feddig" / "demo.toml"]:
         assert read_experiment(path).training.rounds > 0
 
 
-def test_the_papers_experiment_spells_the_defaults() -> None:
+def test_the_papers_experiment_has_the_default_values() -> None:
     paper = read_experiment(ROOT / "experiments" / "paper.toml")
     default = read_experiment()
     assert paper.training == default.training
@@ -128,17 +128,17 @@ def test_the_first_experiment_is_a_valid_one(tmp_path: Path) -> None:
 
 
 def named_objects(text: str) -> list[str]:
-    """Find the objects that tables of symbols name in their last column."""
+    """Return the objects in the last column of tables of symbols."""
     rows = re.findall(r"^\|(?:[^|]*\|){3}([^|]*)\|$", text, flags=re.MULTILINE)
     return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
 
 
 def look_up(name: str) -> Any:
-    """Find what is called module.object.attribute below feddig, or module.object(parameter)."""
+    """Return module.object.attribute of feddig, or the parameter in module.object(parameter)."""
     path, _, parameter = name.removesuffix(")").partition("(")
     home, _, last = f"feddig.{path}".rpartition(".")
     owner = pkgutil.resolve_name(home)
-    # a field of a dataclass that has no default is only declared
+    # a dataclass field without a default is only an annotation
     declared = getattr(owner, "__annotations__", {})
     found = declared[last] if last in declared else getattr(owner, last)
     return inspect.signature(found).parameters[parameter] if parameter else found

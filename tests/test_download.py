@@ -1,4 +1,4 @@
-"""Downloads of public data sets, from a server on this computer that can be told to misbehave."""
+"""Downloads of public data sets from a local server that can simulate faults."""
 
 import gzip
 import hashlib
@@ -22,19 +22,19 @@ from feddig.data.load import describe
 from feddig.data.public_sets import PUBLISHED, Download
 from feddig.errors import DataError
 from feddig.files import cache_folder
-from public_sets import contents, is_mapped, labels, one_line, records
+from public_sets import contents, hide_data_sets, is_mapped, labels, one_line, records
 
 TRAIN, TEST = (records(part, 100, True, {"train": 30, "test": 5}).tobytes() for part in ("train", "test"))
 
 
 @dataclass
 class Server:
-    """What the server offers, how it misbehaves, and what it was asked."""
+    """The server's files, the faults it simulates, and the requests it received."""
 
     address: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
     cuts: list[int] = field(default_factory=list)
-    """The bytes that it sends in each of the next replies before it closes the connection."""
+    """For each of the next replies, the number of bytes after which the connection is closed."""
     ranges: bool = True
     status: int = 200
     asked: list[str | None] = field(default_factory=list)
@@ -84,11 +84,8 @@ def server() -> Iterator[Server]:
 @pytest.fixture(autouse=True)
 def _nothing_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Hide this computer's data sets and proxies."""
-    monkeypatch.delenv("FEDDIG_DATA", raising=False)
-    monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    hide_data_sets(monkeypatch, tmp_path)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(download, "DEBIAN_FOLDER", tmp_path / "debian")
 
 
 ARCHIVE = "cifar-100-binary.tar.gz"
@@ -108,7 +105,7 @@ def cifar_archive() -> bytes:
 def offer(
     monkeypatch: pytest.MonkeyPatch, server: Server, name: str, files: dict[str, bytes]
 ) -> tuple[Download, ...]:
-    """Put files on the server, and make them what the publisher is known to publish."""
+    """Put files on the server, and set the published sizes and hashes to theirs."""
     server.files.update(files)
     downloads = tuple(
         Download(server.address + file, len(content), hashlib.sha256(content).hexdigest())
@@ -120,8 +117,8 @@ def offer(
 
 @pytest.fixture
 def cifar(server: Server, monkeypatch: pytest.MonkeyPatch) -> Download:
-    """CIFAR-100 on the server."""
-    # what comes is written by the chunk
+    """Put CIFAR-100 on the server."""
+    # received bytes are written chunk by chunk
     monkeypatch.setattr(download, "_CHUNK_BYTES", 500)
     (known,) = offer(monkeypatch, server, "cifar100", {ARCHIVE: cifar_archive()})
     return known
@@ -169,7 +166,7 @@ def test_a_zip_archive_of_gzipped_files(server: Server, monkeypatch: pytest.Monk
     assert dataset.train.labels.tolist() == labels("train", 62).tolist()
     assert is_mapped(dataset.train.pixels)
     assert in_cache() == sorted([name, *(f"{name}/{file}" for file in ["downloaded.json", *contents(name)])])
-    # the record of the download tells that the unzipped files are the publisher's
+    # the record of the download shows that the unzipped files are official
     found = next(one for one in describe(None, True) if one.name == name)
     assert (found.standing, found.where) == ("official", cache_folder() / name)
 
@@ -257,7 +254,7 @@ def test_without_pooch_the_error_says_what_to_do(
         load_dataset("cifar100")
     assert str(cache_folder() / "cifar100") in one_line(error)
     assert server.asked == []
-    # files that are on this computer are read without it
+    # local files are read without pooch
     (tmp_path / "train.bin").write_bytes(TRAIN)
     (tmp_path / "test.bin").write_bytes(TEST)
     assert len(load_dataset("cifar100", data_dir=tmp_path).train) == 30

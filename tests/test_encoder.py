@@ -1,4 +1,4 @@
-"""The encoder P_R: its size, its shipped files, its training, and what it refuses."""
+"""The encoder P_R: its size, its shipped files, its training, and its errors."""
 
 import sys
 from collections.abc import Callable
@@ -43,7 +43,7 @@ SHIPPED_FOLDER = Path(encoder_file.__file__).parent / "encoders"
 
 
 def noise(count: int, channels: int, generator: torch.Generator) -> Tensor:
-    """Draw images faster than the generated ones are drawn."""
+    """Draw random images, which is faster than generating images."""
     return torch.rand(count, channels, 16, 16, generator=generator)
 
 
@@ -73,8 +73,8 @@ def test_the_shipped_encoder_is_fixed_and_every_channel_is_active(channels: int)
 @pytest.mark.parametrize("channels", [1, 3])
 def test_the_shipped_file_says_how_it_was_made(channels: int) -> None:
     _, facts = read_tensors(SHIPPED_FOLDER / SHIPPED[channels], "encoder")
-    told = {name: facts[name] for name in ("channels", "seed", "steps", "batch", "recipe")}
-    assert told == {
+    stated = {name: facts[name] for name in ("channels", "seed", "steps", "batch", "recipe")}
+    assert stated == {
         "channels": str(channels),
         "seed": "0",
         "steps": str(STEPS),
@@ -93,7 +93,7 @@ def test_training_again_gives_the_shipped_encoder(channels: int) -> None:
     assert sum(losses[-20:]) < 0.25 * sum(losses[:20])
 
     shipped = load_encoder("default", channels)
-    # processors round differently and training amplifies the differences, so codes agree only roughly
+    # processors round differently and training amplifies that, so codes agree only roughly
     images = generate_images(100, channels, torch_stream(6, "test"))
     with torch.no_grad():
         difference = (again(images) - shipped(images)).abs().mean()
@@ -170,13 +170,13 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
 def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "other.safetensors"
     tensors, facts = read_tensors(SHIPPED_FOLDER / SHIPPED[1], "encoder")
-    told = {name: fact for name, fact in facts.items() if not name.startswith("format")}
+    stated = {name: fact for name, fact in facts.items() if not name.startswith("format")}
 
-    write_tensors(path, "digest", tensors, told)
+    write_tensors(path, "digest", tensors, stated)
     with pytest.raises(FileFormatError, match="not a FedDig encoder file"):
         load_encoder(str(path), 1)
 
-    write_tensors(path, "encoder", {"weight": tensors["edges.weight"]}, told)
+    write_tensors(path, "encoder", {"weight": tensors["edges.weight"]}, stated)
     with pytest.raises(FileFormatError, match="another network"):
         load_encoder(str(path), 1)
 
@@ -250,8 +250,8 @@ def test_an_encoder_for_other_images_is_named() -> None:
 # --- the code of an image depends on that image alone
 
 
-class OfBatch(nn.Module):
-    """An encoder whose codes are computed from the whole batch by a given function."""
+class BatchEncoder(nn.Module):
+    """An encoder that computes codes from the whole batch with a given function."""
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
@@ -297,11 +297,11 @@ def test_fixed_batch_norm_codes_each_image_by_itself() -> None:
     [
         conv(nn.BatchNorm2d(4, track_running_stats=False)),
         conv(nn.BatchNorm2d(4)).train(),
-        OfBatch(lambda rows: torch.relu(rows - rows.mean(0))),
-        OfBatch(lambda rows: rows / rows.sum()),
-        OfBatch(lambda rows: rows + rows.roll(1, 0)),
-        OfBatch(lambda rows: rows + 0.1 * torch.linspace(0, 1, len(rows))[:, None]),
-        OfBatch(lambda rows: rows / (rows - rows.mean(0)).abs().max()),
+        BatchEncoder(lambda rows: torch.relu(rows - rows.mean(0))),
+        BatchEncoder(lambda rows: rows / rows.sum()),
+        BatchEncoder(lambda rows: rows + rows.roll(1, 0)),
+        BatchEncoder(lambda rows: rows + 0.1 * torch.linspace(0, 1, len(rows))[:, None]),
+        BatchEncoder(lambda rows: rows / (rows - rows.mean(0)).abs().max()),
     ],
     ids=["batch norm", "in training", "mean", "sum", "neighbour", "place", "spread"],
 )
@@ -311,7 +311,7 @@ def test_an_encoder_that_mixes_the_images_of_a_batch_is_refused(encoder: nn.Modu
 
 
 def test_an_encoder_that_depends_on_the_order_of_a_batch_is_refused() -> None:
-    falling = OfBatch(lambda rows: rows + (rows[0].mean() > rows[-1].mean()))
+    falling = BatchEncoder(lambda rows: rows + (rows[0].mean() > rows[-1].mean()))
     images = torch.linspace(0, 1, 16)[:, None, None, None].expand(16, 1, 8, 8)
     with pytest.raises(SettingError, match="another code when it is encoded in another order"):
         check_codes(falling, images)
@@ -324,7 +324,7 @@ def test_an_encoder_that_depends_on_the_order_of_a_batch_is_refused() -> None:
             nn.Sequential(nn.Conv2d(1, 4, 32), nn.BatchNorm2d(4, track_running_stats=False)),
             "cannot encode an image alone",
         ),
-        (OfBatch(lambda rows: rows.squeeze()), "another code when it is encoded alone"),
+        (BatchEncoder(lambda rows: rows.squeeze()), "another code when it is encoded alone"),
     ],
 )
 def test_an_encoder_that_needs_a_batch_is_refused(encoder: nn.Module, message: str) -> None:
@@ -371,7 +371,7 @@ def test_a_saved_even_encoder_comes_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("channels", EVEN)
 def test_building_again_gives_the_shipped_even_encoder(channels: int) -> None:
-    """From an eighth of the images, so the codes are only similar."""
+    """Build from an eighth of the images, so the codes are only similar."""
     shipped, state = load_encoder("even", channels), torch.get_rng_state()
     again = make_even_encoder(load_encoder("default", channels), images=1000)  # type: ignore[arg-type]
     assert torch.equal(torch.get_rng_state(), state)
@@ -400,7 +400,7 @@ def test_levelling_evens_out_what_neighbours_share() -> None:
 
 
 def test_levelling_evens_out_what_channels_share() -> None:
-    """The second channel is the first, shifted by one pixel: a kernel that is flipped makes it worse."""
+    """The second channel is the first, shifted by one pixel; a flipped kernel would increase the unevenness."""
     first = drawn(4000, 1, 8, 9, seed=0)
     codes = torch.cat([first[..., :-1], first[..., 1:]], dim=1) + 0.3 * drawn(4000, 2, 8, 8, seed=1)
     kernel = levelling_kernel(codes)

@@ -1,12 +1,10 @@
-"""The examples: the one-file FedDig trains to the library's own weights, and each of them runs by itself."""
+"""The examples: minimal.py reaches the same weights as the library, and each example runs by itself."""
 
 import ast
 import copy
 import importlib.util
 import math
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -32,6 +30,7 @@ from feddig.privacy.mechanisms.paper_laplace import laplace_scale
 from feddig.runs.build import Simulation, build_simulation
 from feddig.seeds import seeded_uniforms, torch_stream
 from feddig.settings import DigestSettings, PrivacySettings
+from folders import run_script
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 SEED = 7
@@ -39,7 +38,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 SEQUENTIAL = ("110000", "111000", "111100", "111110")
 JOINS_AND_RETURNS = ("110011", "001011", "101010")
-"""Silo 1 joins in round 2 only, silos 0 and 2 return, and in round 3 nobody is here."""
+"""Silo 1 joins in round 2, silos 0 and 2 leave and return, and in round 3 no silo is present."""
 
 
 @pytest.fixture(scope="module")
@@ -57,21 +56,10 @@ def load_example(name: str) -> ModuleType:
 
 
 def run_example(name: str, *arguments: str, folder: Path) -> str:
-    command = [sys.executable, "-W", "error", str(EXAMPLES / f"{name}.py"), *arguments]
-    done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, "TMPDIR": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr
-    return done.stdout
+    return run_script(EXAMPLES / f"{name}.py", *arguments, folder=folder, TMPDIR=str(folder))
 
 
-# --- the same federation twice: once in the library, once in the one file
+# --- the same federation in the library and in minimal.py
 
 
 def draw_dataset(minimal: ModuleType) -> Dataset:
@@ -84,7 +72,7 @@ def draw_dataset(minimal: ModuleType) -> Dataset:
 
 
 def make_experiment(minimal: ModuleType, table: tuple[str, ...], folder: Path, algorithm: str) -> Experiment:
-    """Set the library as the one file is set, with this table of who is here."""
+    """Return the library's experiment with minimal.py's settings and this table of present silos."""
     availability = folder / "availability.csv"
     availability.write_text("\n".join(",".join(row) for row in table) + "\n")
     return experiment_from_table(
@@ -120,8 +108,8 @@ def weights(network: nn.Module) -> torch.Tensor:
     return parameters_to_vector(network.parameters()).detach().clone()
 
 
-def in_torchs_order(vector: torch.Tensor, network: nn.Module) -> torch.Tensor:
-    """Give the library's vector, which holds kernels with channels last, as torch flattens this network."""
+def in_torch_order(vector: torch.Tensor, network: nn.Module) -> torch.Tensor:
+    """Reorder the library's vector, which stores channels last, to the order in which torch flattens this network."""
     flat = FlatNetwork(copy.deepcopy(network))
     flat.load(vector)
     return torch.cat([tensor.flatten() for tensor in flat.tensors().values()])
@@ -133,16 +121,16 @@ def build(minimal: ModuleType, table: tuple[str, ...], folder: Path, algorithm: 
 
 
 def copy_classifier(minimal: ModuleType, simulation: Simulation) -> nn.Module:
-    """Build the one file's own classifier and give it the library's initial weights."""
+    """Build minimal.py's classifier with the library's initial weights."""
     sees_features = simulation.experiment.recipe.sees_features
     model: nn.Module = minimal.Classifier(simulation.dataset.classes, sees_features=sees_features)
-    vector_to_parameters(in_torchs_order(simulation.moderator.weights, model), model.parameters())
+    vector_to_parameters(in_torch_order(simulation.moderator.weights, model), model.parameters())
     return model
 
 
 @dataclass(frozen=True)
 class AfterRound:
-    """Weights of M and P_G in the one file and in the library; P_G's stay as they were in FedAvg."""
+    """Weights of M and P_G in minimal.py and in the library; in FedAvg, P_G's do not change."""
 
     model: torch.Tensor
     guidance: torch.Tensor
@@ -150,16 +138,16 @@ class AfterRound:
     library_guidance: torch.Tensor
 
 
-def play_both(
+def train_both(
     minimal: ModuleType, table: tuple[str, ...], folder: Path, algorithm: str = "feddig"
 ) -> Iterator[AfterRound]:
-    """Train both in step, from the same weights, on the same data, digests and batch orders."""
+    """Train both round by round, from the same weights, with the same data, digests and batch orders."""
     simulation = build(minimal, table, folder, algorithm)
     moderator, recipe = simulation.moderator, simulation.experiment.recipe
     model, guidance_producer = copy_classifier(minimal, simulation), minimal.build_guidance_producer()
     library_guidance = moderator.guidance_producer
     if library_guidance is not None:
-        first = in_torchs_order(library_guidance.weights(), guidance_producer)
+        first = in_torch_order(library_guidance.weights(), guidance_producer)
         vector_to_parameters(first, guidance_producer.parameters())
 
     def digest_of(silo: int) -> object:
@@ -181,8 +169,8 @@ def play_both(
         guidance = weights(guidance_producer)
         their_guidance = guidance
         if library_guidance is not None:
-            their_guidance = in_torchs_order(library_guidance.weights(), guidance_producer)
-        yield AfterRound(weights(model), guidance, in_torchs_order(moderator.weights, model), their_guidance)
+            their_guidance = in_torch_order(library_guidance.weights(), guidance_producer)
+        yield AfterRound(weights(model), guidance, in_torch_order(moderator.weights, model), their_guidance)
 
 
 @pytest.mark.parametrize("table", [SEQUENTIAL, JOINS_AND_RETURNS], ids=["sequential", "joins and returns"])
@@ -190,20 +178,20 @@ def test_one_file_trains_to_the_librarys_weights(
     minimal: ModuleType, table: tuple[str, ...], tmp_path: Path
 ) -> None:
     before = None
-    for after in play_both(minimal, table, tmp_path):
+    for after in train_both(minimal, table, tmp_path):
         torch.testing.assert_close(after.model, after.library_model, **CLOSE)
         torch.testing.assert_close(after.guidance, after.library_guidance, **CLOSE)
-        if before is not None:  # every round trains both, also the one in which nobody is here
+        if before is not None:  # every round trains both models, also the round without silos
             assert not torch.equal(after.model, before.model)
             assert not torch.equal(after.guidance, before.guidance)
         before = after
 
 
 def test_one_file_without_digests_is_the_librarys_fedavg(minimal: ModuleType, tmp_path: Path) -> None:
-    rounds = list(play_both(minimal, JOINS_AND_RETURNS, tmp_path, "fedavg"))
+    rounds = list(train_both(minimal, JOINS_AND_RETURNS, tmp_path, "fedavg"))
     for after in rounds:
         torch.testing.assert_close(after.model, after.library_model, **CLOSE)
-    assert torch.equal(rounds[3].model, rounds[2].model)  # nobody was here
+    assert torch.equal(rounds[3].model, rounds[2].model)  # no silo was present
     assert not torch.equal(rounds[4].model, rounds[3].model)
 
 
@@ -248,7 +236,7 @@ def test_digest_is_the_librarys_when_noise_is_off(minimal: ModuleType) -> None:
     uniforms = seeded_uniforms(SEED, "mixing", 3)
     order = torch.from_numpy(np.argsort(uniforms(len(labels)), kind="stable"))
     ours = minimal.make_digest(samples, 5, order, math.inf, torch.Generator())
-    assert len(ours.features) == 25  # two of 102 samples are left over
+    assert len(ours.features) == 25  # two of 102 samples are left out
     torch.testing.assert_close(ours.features, theirs.features, rtol=1e-6, atol=1e-7)
     torch.testing.assert_close(ours.labels, theirs.labels, rtol=0, atol=0)
 
@@ -263,7 +251,8 @@ def test_digest_noise_is_laplace_of_the_librarys_scale(minimal: ModuleType) -> N
     assert torch.equal(noised.labels, clean.labels)
     assert sizes.mean() == pytest.approx(0, abs=0.02)
     assert sizes.abs().mean() == pytest.approx(1, abs=0.02)
-    assert sizes.square().mean() == pytest.approx(2, abs=0.06)  # a normal variable of that mean size has 1.57
+    # a normal variable of that mean size would have 1.57
+    assert sizes.square().mean() == pytest.approx(2, abs=0.06)
 
 
 # --- the files themselves
@@ -286,16 +275,23 @@ def test_one_file_runs_by_itself(tmp_path: Path) -> None:
     heading, *rows, end = run_example("minimal", "6", "40", folder=tmp_path).splitlines()
     assert heading.split()[:6] == ["round", "here", "recalled", "FedAvg", "frozen", "FedDig"]
     here_and_recalled = [(row[7:14].strip(), row[16:24].strip()) for row in rows]
-    everybody, nobody = ("0 1 2 3", "-"), ("-", "0 1 2 3")
-    assert here_and_recalled == [everybody, everybody, ("1 2 3", "0"), ("2 3", "0 1"), ("3", "0 1 2"), nobody]
+    all_present, all_recalled = ("0 1 2 3", "-"), ("-", "0 1 2 3")
+    assert here_and_recalled == [
+        all_present,
+        all_present,
+        ("1 2 3", "0"),
+        ("2 3", "0 1"),
+        ("3", "0 1 2"),
+        all_recalled,
+    ]
     fedavg, frozen, feddig = zip(*(map(float, row[24:].split()) for row in rows), strict=True)
     assert frozen == (fedavg[0], *[fedavg[1]] * 5)
-    assert fedavg[5] == fedavg[4]  # nobody is left to train it
+    assert fedavg[5] == fedavg[4]  # no silo is left to train it
     assert end == f"in the end: FedAvg {fedavg[-1]} %, frozen {frozen[-1]} %, FedDig {feddig[-1]} %"
 
 
 def report_of(printed: str) -> str:
-    """Read the page that an example ends with."""
+    """Read the report page that an example writes."""
     last = printed.splitlines()[-1]
     assert last.startswith("report: ")
     return Path(last.removeprefix("report: ")).read_text(encoding="utf-8")
@@ -317,7 +313,7 @@ def test_own_data_draws_a_folder_and_lets_the_silo_that_matters_leave(tmp_path: 
     assert len(list(tmp_path.rglob("images/*/*/*.png"))) == 600
     present = np.loadtxt(tmp_path / "results" / "availability.csv", delimiter=",")
     assert present.shape == (4, 4)
-    assert present.sum() == 14  # one silo is away for two rounds
+    assert present.sum() == 14  # one silo is absent for two rounds
     assert "stripes" in report_of(printed)
 
 
@@ -367,14 +363,14 @@ def test_own_model_can_replace_the_extractor_alone(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "rounds", "seeds"), [("breast-cancer", 12, 1), ("wine", 6, 2)])
 def test_tabular_runs_on_tables(name: str, rounds: int, seeds: int, tmp_path: Path) -> None:
-    pytest.importorskip("sklearn", reason="scikit-learn, of the extra dev, is not there")
+    pytest.importorskip("sklearn", reason="scikit-learn of the extra dev is not installed")
     chosen = ("--set", name, "--rounds", str(rounds), "--seeds", str(seeds))
     printed = run_example("tabular", *chosen, "--out", str(tmp_path / "results"), folder=tmp_path)
     assert printed.startswith(f"{name}: test accuracy in percent after {rounds} rounds, {seeds} seed(s)")
     first, *others = accuracies(printed, r"^(?:F|f).{25} +([\d.]+)")
     assert len(others) == 3
     if name == "breast-cancer":
-        assert first > 80  # FedAvg, where nobody leaves
+        assert first > 80  # FedAvg without absence
     assert printed.count("±") == (4 if seeds > 1 else 0)
     digest = next((tmp_path / "results" / "feddig").rglob("silo-*.safetensors"))
     assert read_digest(digest).features.shape[1:] == (16,)

@@ -1,4 +1,4 @@
-"""Silos that make their own keys: the federation is set up from the public keys alone."""
+"""Silos that make their own keys: the federation is set up from their public keys only."""
 
 import json
 import shutil
@@ -9,12 +9,12 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-from feddig.cli import main
 from feddig.errors import FedDigError
 from feddig.federation.certificates import read_fingerprint, read_key_fingerprint
 from feddig.federation.contract import UPDATE_LIMIT, read_contract
 from feddig.federation.folders import FederationFolder, SiloFolder
 from feddig.federation.silo_data import check_folder
+from folders import error_line, run_feddig
 
 pytestmark = pytest.mark.flower
 
@@ -23,18 +23,11 @@ REAL = ("--classes", "ill,well", "--image", "1x16x16", "--no-privacy", "--host",
 
 
 def feddig(*arguments: object) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["federation", *map(str, arguments)])
-    assert ended.value.code == 0
+    assert run_feddig("federation", *arguments) == 0
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    with pytest.raises(SystemExit) as ended:
-        main(["federation", *map(str, arguments)])
-    assert ended.value.code == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    return said
+    return error_line(capsys, "federation", *arguments)
 
 
 @pytest.fixture
@@ -59,15 +52,15 @@ def test_a_silo_makes_its_own_key_and_sees_its_fingerprint(
 ) -> None:
     feddig("key", tmp_path / "north")
     silo = SiloFolder(tmp_path / "north")
-    said = capsys.readouterr().out
-    assert read_fingerprint(silo.public_key) == read_key_fingerprint(silo.key) == said.split()[-1]
+    printed = capsys.readouterr().out
+    assert read_fingerprint(silo.public_key) == read_key_fingerprint(silo.key) == printed.split()[-1]
     assert stat.S_IMODE(silo.key.stat().st_mode) == 0o600
     before = silo.key.read_bytes()
     assert "key: exists; a new key" in refused(capsys, "key", tmp_path / "north")
     assert silo.key.read_bytes() == before
     feddig("key", tmp_path / "south", "--json")
-    told = json.loads(capsys.readouterr().out)
-    assert told["fingerprint"] == read_fingerprint(Path(told["public_key"]))
+    report = json.loads(capsys.readouterr().out)
+    assert report["fingerprint"] == read_fingerprint(Path(report["public_key"]))
 
 
 def test_a_federation_of_own_keys_holds_no_silos_private_key(whole: FederationFolder, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""FedDig on Flower's own engines: the same run, to the last digit that matters."""
+"""FedDig on Flower's engines: the results equal those of a run in one process."""
 
 import json
 import os
@@ -23,13 +23,13 @@ BASES = ("fedavg", "fedprox", "fednova", "feddyn", "adabest")
 
 EXPERIMENT = {
     "data": {"name": "fashion-mini", "limit": 400, "silos": 3},
-    # two of three silos: the first is away in the second round and back in the third
+    # of three silos, the first is absent in the second round and returns in the third
     "absence": {"scenario": "round-robin"},
     "model": {"classifier": "small"},
     "training": {"rounds": 3, "batch": 32, "lr": 0.003, "threads": 1},
 }
 
-# in a process of its own, as Ray leaves threads and handlers behind
+# in a separate process, because Ray leaves threads and handlers behind
 SCRIPT = """
 import sys
 from pathlib import Path
@@ -61,7 +61,7 @@ def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Give Flower a home of its own, and end the processes that it leaves running there."""
+    """Set a separate FLWR_HOME, and end the processes that Flower leaves running."""
     home = tmp_path / "flower"
     monkeypatch.setenv("FLWR_HOME", str(home))
     yield home
@@ -69,7 +69,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         try:
             command = (process / "cmdline").read_bytes()
         except OSError:
-            continue  # it ended meanwhile
+            continue  # the process has ended meanwhile
         if str(home).encode() in command:
             os.kill(int(process.name), signal.SIGKILL)
 
@@ -77,10 +77,10 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="finds left-over processes in /proc")
 @pytest.mark.usefixtures("quiet", "own_home")
-def test_flwr_run_takes_the_example_as_it_is(tmp_path: Path) -> None:
+def test_flwr_run_runs_the_example_unchanged(tmp_path: Path) -> None:
     commands = [command for page in pages() for command in commands_of(page)]
     command = next(command for command in commands if command.words[0] == "flwr")
-    # as many silos as the command has supernodes
+    # as many silos as the command starts supernodes
     experiment = experiment_from_table({**EXPERIMENT, "data": {**EXPERIMENT["data"], "silos": 4}})
     (tmp_path / "mine.toml").write_text(write_experiment(experiment), encoding="utf-8")
     flwr = Path(sys.executable).with_name("flwr")

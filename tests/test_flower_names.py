@@ -47,7 +47,7 @@ def test_this_release_of_flower_has_every_name() -> None:
 @EACH
 def test_a_name_that_is_missing_is_refused(name: Name, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, attribute = owner_of(name)
-    if attribute == "__init__":  # every class inherits one
+    if attribute == "__init__":  # every class inherits an __init__
         monkeypatch.setattr(owner, attribute, object.__init__)
     else:
         monkeypatch.delattr(owner, attribute)
@@ -60,7 +60,7 @@ def test_a_name_that_is_missing_is_refused(name: Name, monkeypatch: pytest.Monke
 @EACH
 def test_a_name_of_another_shape_is_refused(name: Name, monkeypatch: pytest.MonkeyPatch) -> None:
     def other(something_else: Any) -> None:
-        """Take another parameter, and use nothing."""
+        """A function with another parameter."""
 
     owner, attribute = owner_of(name)
     monkeypatch.setattr(owner, attribute, other)
@@ -69,7 +69,7 @@ def test_a_name_of_another_shape_is_refused(name: Name, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("ours", "said"),
+    ("ours", "message"),
     [
         (lambda obj: None, ""),
         (lambda obj, more=1, *rest, **others: None, ""),
@@ -78,12 +78,14 @@ def test_a_name_of_another_shape_is_refused(name: Name, monkeypatch: pytest.Monk
         ("text", "cannot be called"),
     ],
 )
-def test_further_parameters_must_be_optional(ours: Any, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_further_parameters_must_be_optional(
+    ours: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("flwr.supercore.inflatable.inflatable_object.get_object_tree", ours)
-    if not said:
+    if not message:
         check_flower(NODE)
         return
-    with pytest.raises(FedDigError, match=said):
+    with pytest.raises(FedDigError, match=message):
         check_flower(NODE)
 
 
@@ -113,7 +115,7 @@ def test_no_other_module_imports_private_names() -> None:
             assert not private, f"{file}: {private}"
 
 
-# deletes a name of Flower's, as if a release did not have it, and then is one of our programs
+# deletes a name of Flower's, as if a release did not have it, and then runs one of our programs
 WITHOUT = """
 import importlib, runpy, sys
 module, attribute, program = sys.argv[1:4]
@@ -142,7 +144,7 @@ def test_a_process_ends_before_it_connects(program: str, tmp_path: Path) -> None
             timeout=120,
         )
         listener.settimeout(0)
-        with pytest.raises(BlockingIOError):  # nobody has connected
+        with pytest.raises(BlockingIOError):  # no connection was made
             listener.accept()
     assert done.returncode == 2
     assert re.search(

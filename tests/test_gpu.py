@@ -1,4 +1,4 @@
-"""On a GPU: our kernels against torch's, recorded steps against plain ones, workers side by side."""
+"""On a GPU: compare our kernels with torch's, recorded steps with plain steps, and parallel workers with one."""
 
 import copy
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ def test_the_stage_and_its_gradients_are_torchs(
     stage = ConvPool(inputs, outputs).to(CUDA).to(memory_format=torch.channels_last)
     images = torch.rand(count, inputs, height, width, device=CUDA, requires_grad=True)
     toward = torch.randn(count, outputs, height // 2, width // 2, device=CUDA)
-    if bf16:  # both see the same rounded numbers, so that ties and winners are the same
+    if bf16:  # both get the same rounded numbers, so that the maxima and ties are the same
         stage, toward = stage.bfloat16(), toward.bfloat16()
         images = images.detach().bfloat16().requires_grad_()
     with torch.autocast("cuda", torch.bfloat16, enabled=bf16):
@@ -79,7 +79,7 @@ def test_the_stage_and_its_gradients_are_torchs(
     assert found.dtype == (torch.bfloat16 if bf16 else torch.float32)
     limit = 1e-2 if bf16 else 1e-5
     assert error(found, wanted) < limit
-    # where two pixels are equal but for rounding, either may win, and the gradient goes to another pixel
+    # where two pixels are equal up to rounding, either may be the maximum that receives the gradient
     for gradient, one in zip(gradients, expected, strict=True):
         assert error(gradient, one) < (0.12 if bf16 else 0.01)
 
@@ -104,7 +104,7 @@ def test_painting_and_its_gradients_are_torchs(channels: int, bf16: bool) -> Non
         assert error(gradient, one) < (3e-2 if bf16 else 1e-4)
 
 
-def test_sizes_that_do_not_fit_the_kernels_take_torchs_way() -> None:
+def test_sizes_that_do_not_fit_the_kernels_use_torch() -> None:
     stage = ConvPool(1, 12).to(CUDA)
     assert stage(torch.rand(2, 1, 9, 9, device=CUDA)).shape == (2, 12, 4, 4)
 
@@ -131,7 +131,7 @@ def train(
     network = classifier(bf16=training.precision == "bf16")
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        for silo in (0, 1):  # the second time from the recording of the first
+        for silo in (0, 1):  # the second call uses the recording of the first
             trained = train_locally(
                 Trainee(network, training.lr),
                 RawSamples(source, np.arange(silo, len(source), 2)),
@@ -160,10 +160,11 @@ def test_recorded_and_plain_steps_give_the_same_weights(precision: str, kind: st
     plain, one = train(source, training, correction, None)
     recorded, other = train(source, training, correction, Recorder())
     moved = error(classifier().vector, plain)
-    assert one.steps == other.steps == 12  # 350 samples in 64s: five whole batches and a short one, twice
+    # 350 samples in batches of 64: five full batches and a short one, twice
+    assert one.steps == other.steps == 12
     assert other.loss == pytest.approx(one.loss, rel=1e-3)
     assert moved > 1e-3
-    # the last batch of a pass is a mean over those that count, rounded otherwise than a mean over all
+    # the last batch of a pass is a masked mean, which rounds differently from a mean over all samples
     assert error(recorded, plain) < moved * (0.05 if precision == "bf16" else 0.02)
 
 
@@ -205,17 +206,17 @@ def test_a_recorded_joint_update_trains_both_networks_as_a_plain_one() -> None:
 
 
 def test_a_network_that_cannot_be_recorded_is_trained_step_by_step(caplog: pytest.LogCaptureFixture) -> None:
-    class Asks(nn.Module):
+    class Synchronises(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.head = nn.Linear(1024, CLASSES)
 
         def forward(self, images: Tensor, features: Tensor) -> Tensor:
-            scale = 1.0 if float(images.mean()) > 0 else 2.0  # asks the CPU in mid-step
+            scale = 1.0 if float(images.mean()) > 0 else 2.0  # waits for the GPU during the step
             return scale * self.head(images.flatten(1))
 
     source, recorder = image_source(), Recorder()
-    network = FlatNetwork(Asks(), CUDA)
+    network = FlatNetwork(Synchronises(), CUDA)
     before = network.weights()
     with torch.cuda.stream(torch.cuda.Stream()):
         trained = train_locally(
@@ -278,7 +279,7 @@ def test_a_network_whose_samples_see_each_other_takes_its_short_batch_alone() ->
     assert error(weights[1], weights[0]) < 1e-5
 
 
-def test_lanes_side_by_side_give_what_one_lane_gives() -> None:
+def test_parallel_workers_give_what_one_worker_gives() -> None:
     source, training = image_source(), TrainingSettings(batch=64, lr=0.01, precision="fp32")
     start = classifier().weights()
 
@@ -335,7 +336,7 @@ def test_a_silo_on_a_gpu_trains_a_model_that_came_over_the_wire(algorithm: str) 
 # --- FedDig+
 
 
-def test_the_digest_expert_learns_on_a_gpu_what_it_learns_on_a_cpu() -> None:
+def test_the_digest_expert_learns_the_same_on_a_gpu_as_on_a_cpu() -> None:
     stream = torch.Generator().manual_seed(0)
     labels = nn.functional.one_hot(torch.randint(3, (300, 2), generator=stream), 3).float()
     features = 100 + 10 * labels.mean(1) @ torch.eye(3, 4) + torch.randn(300, 4, generator=stream)

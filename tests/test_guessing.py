@@ -1,4 +1,4 @@
-"""P_crt: the design's figures to all their digits, and each count against counting by hand."""
+"""P_crt: the design's figures to all digits, and each count compared with an enumeration."""
 
 import itertools
 import math
@@ -54,7 +54,7 @@ def test_the_papers_rounded_figure_for_a_digest_lies_just_above_the_bound() -> N
 
 @pytest.mark.parametrize(("samples", "values"), SMALL)
 def test_the_ordered_count_by_enumeration(samples: int, values: int) -> None:
-    """V is uniform over 1..I; of all ordered ways to reach it with numbers from 0 on, one is right."""
+    """V is uniform over 1..I; of all ordered ways to sum to V with numbers from 0 on, one is right."""
     counted = sum(Fraction(1, ways(samples, total, total)) for total in range(1, values + 1)) / values
     assert counted == exact_ordered(samples, values)
     assert ordered_count(samples, values) == pytest.approx(math.log10(counted), abs=1e-13)
@@ -62,7 +62,7 @@ def test_the_ordered_count_by_enumeration(samples: int, values: int) -> None:
 
 @pytest.mark.parametrize(("samples", "values"), SMALL)
 def test_the_uniform_count_by_enumeration(samples: int, values: int) -> None:
-    """An attacker who sees the sum names any tuple that gives it; count the tuples that are named rightly."""
+    """An attacker who sees the sum guesses any tuple with that sum; count the correct guesses."""
     named: dict[int, tuple[int, ...]] = {}
     everything = list(itertools.product(range(values), repeat=samples))
     for numbers in everything:
@@ -84,7 +84,7 @@ def test_the_papers_bound_lies_above_its_own_count(samples: int, values: int) ->
 
 
 def test_from_three_samples_on_there_are_at_least_v_ways_in_any_order_and_with_two_there_are_fewer() -> None:
-    """Why the bound begins at SpD 3: unordered ways to write V as a sum."""
+    """Count unordered ways to write V as a sum, which shows why the bound starts at SpD 3."""
 
     def unordered(samples: int, total: int) -> int:
         numbers = itertools.combinations_with_replacement(range(total + 1), samples)
@@ -110,10 +110,10 @@ def test_one_sample_is_no_secret() -> None:
     assert (guess.ordered, guess.uniform) == (0.0, 0.0)
 
 
-def test_every_guess_tells_its_assumptions() -> None:
-    said = " ".join(guess_digest(4, 256).assumptions)
+def test_every_guess_states_its_assumptions() -> None:
+    text = " ".join(guess_digest(4, 256).assumptions)
     for word in ("independent", "noise", "every element", "candidate images", "4,294,967,296 values"):
-        assert word in said
+        assert word in text
 
 
 @pytest.mark.parametrize(("samples", "values"), [(0, 8), (4, 1)])
@@ -129,7 +129,7 @@ def test_nothing_is_guessed_of_nothing(samples: int, values: int) -> None:
 @pytest.mark.parametrize("values", [2, 10, 99, 100, 101, 500])
 def test_the_ordered_count_is_right_to_the_last_digits(samples: int, values: int) -> None:
     exact = exact_ordered(samples, values)
-    # by the logarithms of whole numbers, because the fraction may be of thousands of digits
+    # use logarithms of integers, because the fraction may have thousands of digits
     expected = math.log10(exact.numerator) - math.log10(exact.denominator)
     assert ordered_count(samples, values) == pytest.approx(expected, rel=1e-13, abs=1e-12)
 
@@ -143,7 +143,7 @@ def test_two_samples_of_all_32_bit_values() -> None:
 
 @pytest.mark.parametrize("samples", [3, 1024, 10**6, 2**63 - 1])
 def test_many_samples_of_all_32_bit_values(samples: int) -> None:
-    """For so many values the second term vanishes: 1 / (I (SpD - 2))."""
+    """With this many values the second term vanishes, which leaves 1 / (I (SpD - 2))."""
     guess = guess_element(samples)
     assert guess.ordered == pytest.approx(-math.log10(VALUES) - math.log10(samples - 2), rel=1e-9)
     assert guess.uniform == pytest.approx(math.log10(samples) - (samples - 1) * math.log10(VALUES), rel=1e-9)

@@ -1,4 +1,4 @@
-"""Clips hold exactly in integers, sensitivities are true by brute force, and a release keeps its promise."""
+"""Clipping is exact in integers, sensitivities agree with brute force, and a release keeps its promise."""
 
 import itertools
 import math
@@ -47,7 +47,7 @@ def laplace_noise_for(clip: Clip, elements: int, epsilon: float) -> DiscreteLapl
 
 
 def holds(record: np.ndarray, clip: Clip) -> bool:
-    """Whether a record is within its clip, by Python's own integers."""
+    """Return whether a record is within its clip, computed with Python integers."""
     entries = [int(entry) for entry in record]
     if min(entries) < 0:
         return False
@@ -77,7 +77,7 @@ def test_no_record_leaves_its_clip(raw: np.ndarray, clip: Clip) -> None:
 
 @settings(deadline=None)
 @given(records, clips)
-def test_a_record_is_clipped_alike_in_any_company(raw: np.ndarray, clip: Clip) -> None:
+def test_a_record_is_clipped_independently_of_other_records(raw: np.ndarray, clip: Clip) -> None:
     alone = [clip_records(record[None], clip)[0] for record in raw]
     assert np.array_equal(clip_records(raw, clip), alone)
 
@@ -92,7 +92,7 @@ def test_a_record_is_clipped_alike_in_any_company(raw: np.ndarray, clip: Clip) -
     ids=str,
 )
 def test_clips_by_hand(clip: Clip, clipped: list[list[int]]) -> None:
-    """8, -6, 10: without the value below zero the sum is 18, the root of squares just below 13."""
+    """Clip 8, -6, 10: without the negative value the sum is 18 and the root of the squares is just below 13."""
     assert clip_records(np.array([[8, -6, 10], [1, -5, 2]]), clip).tolist() == clipped
 
 
@@ -102,7 +102,7 @@ def test_the_square_of_the_bound_is_still_within_and_one_more_is_not() -> None:
 
 
 def test_large_squares_are_compared_as_integers() -> None:
-    """Two neighbours that a double cannot tell apart: the square of 2^26, and one more."""
+    """Compare two integers that are equal as doubles: the square of 2^26, and one more."""
     clip = Clip("l2", 2**26, ONE)
     just = np.array([[2**26, 0], [2**26, 1]])
     assert clip_records(just, clip).tolist() == [[2**26, 0], [2**26 * 2**26 // (2**26 + 1), 0]]
@@ -133,7 +133,7 @@ def test_a_bound_without_sense_is_refused(bound: float) -> None:
 
 @settings(deadline=None)
 @given(arrays(np.float32, (3, 5), elements=st.floats(0, 60, width=32)))
-def test_there_and_back_is_half_a_step_off_at_most(features: np.ndarray) -> None:
+def test_rounding_to_the_grid_changes_at_most_half_a_step(features: np.ndarray) -> None:
     clip = clip_for("box", 60)
     back = received_features(quantise(features, clip), float(clip.step), 1)
     assert back.dtype == np.float32
@@ -141,7 +141,7 @@ def test_there_and_back_is_half_a_step_off_at_most(features: np.ndarray) -> None
     assert np.array_equal(quantise(back, clip), quantise(features, clip))
 
 
-def test_what_lies_far_beyond_is_the_same_as_far() -> None:
+def test_values_beyond_the_bound_saturate() -> None:
     clip = clip_for("l2", 1)
     far = quantise(np.array([[1e38, -1e38, 1e9, 0.5]], dtype=np.float32), clip)
     assert far.tolist() == [[2**29, -(2**29), 2**29, 2**14]]
@@ -163,11 +163,11 @@ def test_a_bound_that_sums_of_squares_cannot_hold_is_refused() -> None:
 
 
 VALUES = (-4.0, -1.0, -0.5, 0.0, 0.5, 1.5, 2.0, 3.5, 6.0)
-"""Halves, which rounding moves, and values within and beyond the bounds."""
+"""Halves, which are rounded, and values inside and outside the bounds."""
 
 
 def farthest(clip: Clip, elements: int, values: tuple[float, ...]) -> tuple[int, int]:
-    """The largest L1 and squared L2 distance of the sums of two data sets of two records that differ in one."""
+    """Return the largest L1 and squared L2 distance of the sums of two data sets of two records that differ in one."""
     every = np.array(list(itertools.product(values, repeat=elements)))
     others = every[:: max(1, len(every) // 7)]
     firsts = []
@@ -205,7 +205,7 @@ def test_the_sensitivity_is_reached(clip: Clip, elements: int, l1: int, squared_
 
 
 def test_the_sensitivities_of_the_design_notes() -> None:
-    """L1 ball 2 C; L2 ball sqrt(2) C; box [0, c]: ell c and sqrt(ell) c, all in steps."""
+    """Sensitivities in steps: L1 ball 2 C; L2 ball sqrt(2) C; box [0, c]: ell c and sqrt(ell) c."""
     assert Clip("l1", 7, ONE).l1_sensitivity(256) == 14
     assert Clip("l2", 7, ONE).squared_l2_sensitivity(256) == 98
     assert Clip("box", 7, ONE).l1_sensitivity(256) == 1792
@@ -214,7 +214,7 @@ def test_the_sensitivities_of_the_design_notes() -> None:
 
 
 def test_rounding_before_clipping_is_what_keeps_the_bound() -> None:
-    """Half a step in each of 100 elements has an L1 norm of 53, and of 100 once rounded up."""
+    """100 elements of 0.53 steps have an L1 norm of 53; rounded up it is 100."""
     record, clip = np.full((1, 100), 0.53), Clip("l1", 60, ONE)
     assert np.abs(record).sum() < 60
     assert quantise(record, clip).sum() == 100
@@ -224,8 +224,8 @@ def test_rounding_before_clipping_is_what_keeps_the_bound() -> None:
 # --- the promise
 
 
-def law(scale: Fraction, size: int) -> Decimal:
-    """The discrete Laplace probability of a size, to many digits."""
+def probability(scale: Fraction, size: int) -> Decimal:
+    """Return the discrete Laplace probability of a size, with many digits."""
     ratio = (-Decimal(scale.denominator) / Decimal(scale.numerator)).exp()
     return (1 - ratio) / (1 + ratio) * ratio**size
 
@@ -233,7 +233,7 @@ def law(scale: Fraction, size: int) -> Decimal:
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_privacy_loss_of_a_release_is_at_most_epsilon(norm: str, epsilon: float) -> None:
-    """All outputs of all neighbouring pairs of records of two elements; beyond the window ratios stay as they are."""
+    """Check all outputs of all neighbouring records of two elements; beyond the window the ratios are constant."""
     clip, window = Clip(norm, 2, ONE), range(-3, 6)
     scale = laplace_noise_for(clip, 2, epsilon).scale
     raw = np.array(list(itertools.product((0.0, 0.5, 1.5, 3.0), repeat=2)))
@@ -241,7 +241,7 @@ def test_the_privacy_loss_of_a_release_is_at_most_epsilon(norm: str, epsilon: fl
     largest = Fraction(0)
     with localcontext() as context:
         context.prec = 60
-        chance = {size: law(scale, size) for size in range(10)}
+        chance = {size: probability(scale, size) for size in range(10)}
         for one, other in itertools.product(sums, repeat=2):
             delta = Decimal(0)
             for output in itertools.product(window, repeat=2):
@@ -256,7 +256,7 @@ def test_the_privacy_loss_of_a_release_is_at_most_epsilon(norm: str, epsilon: fl
 
 
 def test_less_noise_would_break_the_promise() -> None:
-    """The L1 ball of bound 2: two corners are 4 apart, so a scale of 4 / epsilon is needed, and all of it."""
+    """Two corners of the L1 ball of bound 2 are 4 apart, so a scale of at least 4 / epsilon is needed."""
     clip = Clip("l1", 2, ONE)
     corners = clip_records(quantise(np.array([[9.0, 0.0], [0.0, 9.0]]), clip), clip)
     apart = int(np.abs(corners[0] - corners[1]).sum())
@@ -267,7 +267,9 @@ def test_less_noise_would_break_the_promise() -> None:
 def test_the_laplace_probabilities_sum_to_one() -> None:
     with localcontext() as context:
         context.prec = 60
-        total = law(Fraction(5, 2), 0) + 2 * sum(law(Fraction(5, 2), size) for size in range(1, 400))
+        total = probability(Fraction(5, 2), 0) + 2 * sum(
+            probability(Fraction(5, 2), size) for size in range(1, 400)
+        )
         assert abs(total - 1) < Decimal(10) ** -50
 
 
@@ -294,7 +296,7 @@ def test_a_release_is_the_sum_of_clipped_records_and_noise() -> None:
     assert np.array_equal(sums.reshape(3, 6), expected)
 
 
-def test_sums_come_out_alike_however_many_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_do_not_depend_on_how_many_are_made_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     features, groups = draw_features(100), np.random.default_rng(1).permutation(100).reshape(25, 4)
     whole = sum_records(features, groups, clip_for("l1", 5.0))
     monkeypatch.setattr("feddig.privacy.clipping.AT_ONCE", 50)
@@ -313,7 +315,7 @@ def test_a_receiver_gets_the_mean_of_the_features_and_knows_the_noise() -> None:
 
 
 def test_the_facts_are_exact() -> None:
-    """An L2 bound of 4 is 2^15 steps of 2^-13; the L1 sensitivity then the root of 12 x 2^30, rounded down."""
+    """An L2 bound of 4 is 2^15 steps of 2^-13; the L1 sensitivity is the root of 12 x 2^30, rounded down."""
     moved = math.isqrt(12 * 2**30)
     assert MECHANISMS["discrete-laplace"].facts(PRIVACY, DigestSettings(2), 6, 3) == {
         "noise_scale": str(Fraction(moved, 2)),
@@ -337,7 +339,7 @@ def test_the_facts_are_exact() -> None:
 
 
 def test_gaussian_noise_follows_the_l2_sensitivity() -> None:
-    """Noise of 4.2247 sensitivities."""
+    """Sigma is 4.2247 sensitivities."""
     squared = clip_for("l2", 1.0).squared_l2_sensitivity(256)
     variance = DiscreteGaussianNoise.for_multiplier(4.2247, squared).variance
     assert math.sqrt(variance) == pytest.approx(4.2247 * math.sqrt(squared))
@@ -366,7 +368,7 @@ def test_samples_that_the_noise_was_not_made_for_are_refused() -> None:
 
 @settings(deadline=None)
 @given(st.floats(0.01, 30), st.integers(2, 100))
-def test_a_label_is_kept_as_often_as_epsilon_allows_and_no_oftener(epsilon: float, classes: int) -> None:
+def test_a_label_is_kept_as_often_as_epsilon_allows_and_not_more_often(epsilon: float, classes: int) -> None:
     keep = keep_fraction(epsilon, classes)
     with localcontext() as context:
         context.prec = 60
@@ -406,7 +408,7 @@ def test_seeded_labels_can_be_drawn_again() -> None:
 
 
 def test_soft_labels_are_estimated_without_bias() -> None:
-    """Half of a large group of class 0, half of class 2."""
+    """Half of a large group is of class 0, half of class 2."""
     labels, keep = np.repeat([0, 2], 50_000), Fraction(3, 5)
     noisy = randomise_labels(labels, 4, keep, SeededSource(0))
     counts = count_labels(noisy, np.arange(100_000)[None], 4)
@@ -423,7 +425,7 @@ def test_soft_labels_of_small_groups_are_shares_still() -> None:
     assert shares[0].tolist() == [1, 0, 0]
 
 
-def test_labels_of_pure_chance_tell_nothing() -> None:
+def test_random_labels_carry_no_information() -> None:
     assert soft_labels(np.array([[3, 0]]), Fraction(1, 2)).tolist() == [[0.5, 0.5]]
 
 

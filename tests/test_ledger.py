@@ -1,4 +1,4 @@
-"""A silo's ledger: what it notes, what it refuses, what it notices, and that no death of the process harms it."""
+"""A silo's ledger: its entries, its refusals, detection of tampering, and processes that die while writing."""
 
 import json
 import logging
@@ -24,7 +24,7 @@ from feddig.privacy.ledger import Ledger
 from feddig.privacy.ledger_file import GENESIS, Entry, Head
 from feddig.privacy.mechanisms import promise_for
 from feddig.settings import DigestSettings, PrivacySettings
-from folders import snapshot
+from folders import run_feddig, snapshot
 
 OLDER = Path(__file__).parent / "golden" / "older.ledger"
 PAPER = promise_for(PrivacySettings(), DigestSettings(), 256)
@@ -57,10 +57,10 @@ def fill(ledger: Ledger, count: int = 4) -> list[Entry]:
     return [ledger.release(f"digest {number}", laplace(), "moderator") for number in range(1, count + 1)]
 
 
-# --- what is noted
+# --- entries
 
 
-def test_what_was_noted_can_be_read_again(ledger: Ledger) -> None:
+def test_an_entry_that_was_written_can_be_read(ledger: Ledger) -> None:
     noted = [
         ledger.release("a", laplace(0.5), "moderator"),
         ledger.release("b", gaussian(), "Größe & Söhne"),
@@ -116,7 +116,7 @@ def test_the_same_bytes_again_cost_nothing(ledger: Ledger) -> None:
     ledger.release("a", laplace(), "moderator", budget)
     again = ledger.release("a", laplace(), "another moderator", budget)
     assert (again.kind, again.recipient, again.composed_epsilon) == ("resend", "another moderator", 1.0)
-    # also where the budget was lowered since, and whatever is claimed now
+    # also if the budget was lowered since, and if the call states other costs
     assert ledger.release("a", PAPER, "moderator", Budget(0.1)).promise.epsilon == 1.0
     assert ledger.spent().epsilon == 1.0
     with pytest.raises(BudgetError):
@@ -148,8 +148,8 @@ def test_an_entry_says_where_its_noise_is_from_and_older_ones_do_not(ledger: Led
     assert ledger.resend("b", "auditor").record["random"] == "seeded"
 
 
-def test_a_ledger_of_an_earlier_release_is_read_and_goes_on(ledger: Ledger) -> None:
-    """Its Gaussian noise was made by another bound; its figures and hashes stay as they are."""
+def test_a_ledger_of_an_earlier_release_is_read_and_continued(ledger: Ledger) -> None:
+    """Its Gaussian noise follows another bound; its figures and hashes do not change."""
     for suffix in ("", ".head"):
         ledger.path.with_name(f"silo.ledger{suffix}").write_bytes(Path(f"{OLDER}{suffix}").read_bytes())
     before = ledger.path.read_bytes()
@@ -169,7 +169,7 @@ def test_a_ledger_of_an_earlier_release_is_read_and_goes_on(ledger: Ledger) -> N
 
 @pytest.mark.parametrize("epsilon", [1.0, 8.0])
 def test_a_budget_is_spent_to_the_last_digit_and_no_further(epsilon: float, ledger: Ledger) -> None:
-    """What is charged is what is proved: asking for all that is left is granted, and nothing after that."""
+    """The proved cost is charged: a release of all that is left is granted, and nothing after it."""
     entry = ledger.release("a", gaussian(epsilon), "moderator", Budget(epsilon, 1e-6))
     assert (entry.composed_epsilon, entry.composed_delta) == (epsilon, 1e-6)
     with pytest.raises(BudgetError, match=r"epsilon 0 and delta 0 is left"):
@@ -200,8 +200,8 @@ def test_delta_has_a_budget_too(ledger: Ledger) -> None:
         ledger.release("c", gaussian(), "moderator", budget)
 
 
-def test_gaussian_releases_may_be_told_at_the_budgets_delta(ledger: Ledger) -> None:
-    """Added up their deltas exceed it; but two releases have an epsilon at that delta as well."""
+def test_gaussian_releases_may_be_stated_at_the_budgets_delta(ledger: Ledger) -> None:
+    """Their deltas add up to more than the budget, but two releases also have an epsilon at the budget's delta."""
     budget = Budget(2.0, 1e-6)
     ledger.release("a", gaussian(), "moderator", budget)
     second = ledger.release("b", gaussian(), "moderator", budget)
@@ -235,7 +235,7 @@ def test_without_a_budget_an_infinite_epsilon_is_noted(ledger: Ledger) -> None:
 
 
 def test_adjacencies_do_not_mix(ledger: Ledger) -> None:
-    """A release for same-label tells the labels, which one for replace-one is to hide."""
+    """A same-label release reveals the labels, which a replace-one release must hide."""
     both = laplace(adjacency="replace-one", label_epsilon=1.0)
     ledger.release("a", laplace(), "moderator", Budget(10))
     with pytest.raises(BudgetError, match=r"another privacy\.adjacency or privacy\.unit.* keep to one"):
@@ -278,7 +278,7 @@ def test_no_sequence_of_releases_costs_more_than_the_budget(
     for entry in ledger.entries():
         assert entry.composed_epsilon <= limit * (1 + ROUNDING)
         assert delta is None or entry.composed_delta <= delta * (1 + ROUNDING)
-    # by a sum that knows nothing of the ledger, at the delta that it names
+    # computed without the ledger, at the delta that it states
     if accepted:
         last = ledger.entries()[-1]
         whole = compose([*accepted.values()])
@@ -299,7 +299,7 @@ def change_a_figure(lines: list[bytes]) -> list[bytes]:
 
 
 def forge(lines: list[bytes]) -> bytes:
-    """Write a line that follows the last one as it should: hashes are no secret."""
+    """Append a line with correct hashes, which anyone can compute."""
     last = json.loads(lines[-1])
     entry = Entry(
         last["number"] + 1, last["time"], "release", "me", "forged", laplace(), 5.0, 0.0, last["hash"]
@@ -308,7 +308,7 @@ def forge(lines: list[bytes]) -> bytes:
 
 
 def rehash_a_figure(lines: list[bytes]) -> list[bytes]:
-    """Change a figure and make its own line right again."""
+    """Change a figure and correct the hash of its line."""
     found = json.loads(lines[1])
     entry = Entry(2, found["time"], "release", "m", "d", laplace(0.1), 1.1, 0.0, found["previous"])
     return [lines[0], entry.line, *lines[2:]]
@@ -344,7 +344,7 @@ TAMPERING: dict[str, tuple[Callable[[list[bytes]], list[bytes]], str]] = {
 
 
 @pytest.mark.parametrize("kind", TAMPERING)
-def test_tampering_is_noticed_and_nothing_is_touched(kind: str, ledger: Ledger) -> None:
+def test_tampering_is_noticed_and_no_file_is_changed(kind: str, ledger: Ledger) -> None:
     fill(ledger)
     tamper, complaint = TAMPERING[kind]
     lines = ledger.path.read_bytes().splitlines(keepends=True)
@@ -409,15 +409,15 @@ def test_another_file_is_not_taken_for_a_ledger(content: bytes, ledger: Ledger) 
     assert ledger.path.read_bytes() == content
 
 
-# --- dying at the worst moment
+# --- processes that die while writing
 
 
 class DiedError(BaseException):
-    """The process is gone."""
+    """Simulates the end of the process."""
 
 
 def die_at(step: int, patch: pytest.MonkeyPatch, *, share: float) -> None:
-    """Die at this of the steps by which a release reaches the disk; a write gets as far as `share` of its bytes."""
+    """Die at the step with this number while a release is written; a write stores `share` of its bytes."""
     steps = iter(range(1, 100))
 
     def dying(real: Callable[..., object]) -> Callable[..., object]:
@@ -442,7 +442,7 @@ def die_at(step: int, patch: pytest.MonkeyPatch, *, share: float) -> None:
 
 @pytest.mark.parametrize("share", [0, 0.5, 1])
 @pytest.mark.parametrize("filled", [0, 3])
-def test_a_death_at_any_step_leaves_a_ledger_that_goes_on(
+def test_after_a_crash_at_any_step_the_ledger_can_be_used(
     filled: int, share: float, ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
     steps, cut, expected = 0, 0, filled
@@ -465,7 +465,7 @@ def test_a_death_at_any_step_leaves_a_ledger_that_goes_on(
         assert entry.number == found + 1
         expected = len(ledger.entries())
         assert expected == found + 1
-    # head, folder, line, flush, head, folder: each with a flush and a replacement or a write
+    # head, folder, line, flush, head, folder; each has a flush and a replacement or a write
     assert steps == 8
     assert cut == (1 if share == 0.5 else 0)
 
@@ -525,7 +525,7 @@ for turn, delay in enumerate(delays):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_kill_minus_nine_harms_nothing(tmp_path: Path) -> None:
+def test_sigkill_does_not_damage_the_ledger(tmp_path: Path) -> None:
     delays = [0.002 + 0.0073 * turn for turn in range(25)]
     words = [sys.executable, "-c", KILLING, str(tmp_path), *map(str, delays)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -547,7 +547,7 @@ def test_two_processes_at_once_lose_nothing(tmp_path: Path) -> None:
         for name in ("one", "two")
     ]
     while any(process.poll() is None for process in both):
-        # reading meanwhile sees whole entries only, and no false alarm
+        # a reader sees only whole entries meanwhile, and no false alarm
         seen = Ledger(path).entries()
         assert [entry.number for entry in seen] == list(range(1, len(seen) + 1))
         time.sleep(0.005)
@@ -562,28 +562,24 @@ def test_two_processes_at_once_lose_nothing(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def give(
+def invoke(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Callable[..., tuple[int, str, str]]:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("os.fsync", lambda handle: None)
 
     def command(*words: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in words])
-        logging.getLogger("feddig").handlers.clear()
-        said = capsys.readouterr()
-        return int(ended.value.code or 0), said.out, said.err
+        return run_feddig(*words), *capsys.readouterr()
 
     return command
 
 
-Give = Callable[..., tuple[int, str, str]]
+Invoke = Callable[..., tuple[int, str, str]]
 SMALL = ["--set", "data.limit=400", "--set", "data.min_samples=16"]
 
 
 def test_a_digest_is_noted_before_it_is_written(
-    give: Give, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    invoke: Invoke, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seeded = [*SMALL, "--set", "privacy.random=seeded", "--no-privacy", "--ledger", "my.ledger"]
 
@@ -595,7 +591,7 @@ def test_a_digest_is_noted_before_it_is_written(
         with pytest.raises(DiedError):
             main(["digest", "make", *seeded])
     assert not (tmp_path / "digest.safetensors").exists()
-    assert give("digest", "make", *seeded, "--recipient", "St. Mary")[0] == 0
+    assert invoke("digest", "make", *seeded, "--recipient", "St. Mary")[0] == 0
     first, second = Ledger("my.ledger").entries()
     assert (first.kind, first.recipient, first.composed_epsilon) == ("release", "moderator", math.inf)
     assert (second.kind, second.recipient) == ("resend", "St. Mary")
@@ -603,25 +599,25 @@ def test_a_digest_is_noted_before_it_is_written(
     assert first.promise.epsilon_if_bound_public == 6400
 
 
-def test_a_released_digest_may_go_to_somebody_else(give: Give, tmp_path: Path) -> None:
-    assert give("digest", "make", *SMALL, "--ledger", "my.ledger")[0] == 0
-    code, out, err = give("ledger", "resend", "my.ledger", "digest.safetensors", "--recipient", "St. John")
+def test_a_released_digest_may_be_sent_to_another_recipient(invoke: Invoke, tmp_path: Path) -> None:
+    assert invoke("digest", "make", *SMALL, "--ledger", "my.ledger")[0] == 0
+    code, out, err = invoke("ledger", "resend", "my.ledger", "digest.safetensors", "--recipient", "St. John")
     assert (code, err) == (0, "")
     assert out.startswith("my.ledger: noted as no. 2, digest.safetensors to St. John; it costs nothing")
     assert [entry.kind for entry in Ledger("my.ledger").entries()] == ["release", "resend"]
-    assert give("digest", "make", *SMALL, "--out", "other.safetensors")[0] == 0
-    code, out, err = give("ledger", "resend", "my.ledger", "other.safetensors", "--recipient", "St. John")
+    assert invoke("digest", "make", *SMALL, "--out", "other.safetensors")[0] == 0
+    code, out, err = invoke("ledger", "resend", "my.ledger", "other.safetensors", "--recipient", "St. John")
     assert (code, out) == (2, "")
     assert "has no release of digest" in err
     assert len(err.splitlines()) == 1
-    shown = give("ledger", "show", "my.ledger")[1]
+    shown = invoke("ledger", "show", "my.ledger")[1]
     assert "St. John" in shown
     assert "system" in shown
 
 
-def test_over_budget_no_digest_is_written(give: Give, tmp_path: Path) -> None:
+def test_over_budget_no_digest_is_written(invoke: Invoke, tmp_path: Path) -> None:
     sets = ["--set", "privacy.mechanism=none", "--set", "privacy.budget_epsilon=8"]
-    code, out, err = give("digest", "make", *SMALL, *sets, "--ledger", "my.ledger")
+    code, out, err = invoke("digest", "make", *SMALL, *sets, "--ledger", "my.ledger")
     assert (code, out) == (2, "")
     assert err.startswith("feddig: error: my.ledger: not released")
     assert "epsilon 8 is left" in err
@@ -638,53 +634,53 @@ def test_over_budget_no_digest_is_written(give: Give, tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_with_the_options_are_one_line(
-    words: list[str], line: str, give: Give, tmp_path: Path
+    words: list[str], line: str, invoke: Invoke, tmp_path: Path
 ) -> None:
-    code, out, err = give("digest", "make", *SMALL, *words)
+    code, out, err = invoke("digest", "make", *SMALL, *words)
     assert (code, out) == (2, "")
     assert err.startswith(f"feddig: error: {line}")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_show_and_verify(give: Give, tmp_path: Path) -> None:
+def test_show_and_verify(invoke: Invoke, tmp_path: Path) -> None:
     ledger = Ledger("my.ledger")
     fill(ledger, 2)
     ledger.release("digest 1", laplace(), "auditor")
     ledger.release("0123456789abcdef", PAPER, "moderator")
     entries = ledger.entries()
-    code, out, err = give("ledger", "show", "my.ledger", "--json")
+    code, out, err = invoke("ledger", "show", "my.ledger", "--json")
     assert (code, err) == (0, "")
     assert json.loads(out) == [entry.record for entry in entries]
-    code, out, err = give("ledger", "show", "my.ledger")
+    code, out, err = invoke("ledger", "show", "my.ledger")
     assert (code, err) == (0, "")
     for word in ("auditor", "resend", "paper-laplace", "inf", "0123456789ab", "epsilon so far"):
         assert word in out
-    assert give("ledger", "verify", "my.ledger") == (
+    assert invoke("ledger", "verify", "my.ledger") == (
         0, f"my.ledger: whole, 4 entries, last hash {entries[-1].hash}\n", "",
     )  # fmt: skip
 
 
-def test_verify_says_what_is_wrong(give: Give, tmp_path: Path) -> None:
-    assert give("ledger", "verify", "no.ledger") == (
+def test_verify_says_what_is_wrong(invoke: Invoke, tmp_path: Path) -> None:
+    assert invoke("ledger", "verify", "no.ledger") == (
         2, "", "feddig: error: no.ledger: no such ledger; `feddig digest make --ledger no.ledger` begins one\n",
     )  # fmt: skip
     fill(Ledger("my.ledger"))
     path = tmp_path / "my.ledger"
     path.write_bytes(path.read_bytes().replace(b"digest 2", b"digest 9"))
     for command in ("verify", "show"):
-        code, out, err = give("ledger", command, "my.ledger")
+        code, out, err = invoke("ledger", command, "my.ledger")
         assert (code, out) == (2, "")
         assert err.startswith("feddig: error: my.ledger: line 2 was changed or damaged")
         assert len(err.splitlines()) == 1
 
 
-def test_a_cut_off_line_is_reported(give: Give, tmp_path: Path) -> None:
+def test_a_cut_off_line_is_reported(invoke: Invoke, tmp_path: Path) -> None:
     ledger = Ledger("my.ledger")
     last = fill(ledger)[-1]
     ledger.head_path.write_text(Head(4, last.hash, "f" * 64).text, encoding="utf-8")
     with Path("my.ledger").open("ab") as stream:
         stream.write(b'{"adjacency":"same-')
-    code, out, err = give("ledger", "verify", "my.ledger")
+    code, out, err = invoke("ledger", "verify", "my.ledger")
     assert code == 0
     assert "whole, 4 entries" in out
     assert "WARNING: my.ledger: line 5 was cut off while it was written and is left out" in err

@@ -1,4 +1,4 @@
-"""The one local training loop, held against torch's own optimiser and against pen and paper."""
+"""The local training loop, compared with torch's optimiser and with results computed by hand."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -24,7 +24,7 @@ from feddig.errors import DivergenceError, SettingError
 from feddig.models.flat import FlatNetwork
 from feddig.seeds import torch_stream
 from feddig.settings import TrainingSettings
-from pen_and_paper import Scale, Wish, Wishes, digest_of
+from pen_and_paper import NumberSamples, OneWeight, Scale, digest_of
 
 PLAIN = TrainingSettings(batch=8, lr=0.1, momentum=0.0)
 
@@ -44,12 +44,12 @@ def network_with_dropout() -> nn.Module:
 
 
 def batches(count: int, size: int, effort: Effort, stream: torch.Generator) -> list[Tensor]:
-    """Cut the passes into batches, as a step does."""
+    """Split the passes into batches, as a step does."""
     return [batch for order in passes(count, size, effort, stream) for batch in torch.split(order, size)]
 
 
 class Points:
-    """Fixed points in space, in four classes."""
+    """Fixed points of four classes."""
 
     def __init__(self, count: int = 21) -> None:
         self.places = torch.randn(count, 3, generator=torch_stream(1, "points"))
@@ -74,7 +74,7 @@ def train(
     stream: int = 0,
     correction: Correction | None = None,
 ) -> tuple[Tensor, Trained]:
-    """Train a network as a silo does and give its weights."""
+    """Train a network as a silo does and return its weights."""
     network = FlatNetwork(module, bf16=training.precision == "bf16")
     trained = train_locally(
         Trainee(network, training.lr),
@@ -108,7 +108,7 @@ def test_every_pass_takes_each_sample_once_and_drops_no_short_batch(
         assert len(one[-1]) == count - size * (a_pass - 1)
 
 
-def test_each_pass_is_shuffled_anew() -> None:
+def test_each_pass_has_its_own_order() -> None:
     first, second = batches(50, 50, Effort(epochs=2), torch_stream(0))
     assert first.tolist() != list(range(50))
     assert first.tolist() != second.tolist()
@@ -116,7 +116,7 @@ def test_each_pass_is_shuffled_anew() -> None:
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 7])
 def test_steps_count_instead_of_epochs_when_given(steps: int) -> None:
-    """Ten samples in fours: 4, 4, 2 and again."""
+    """Ten samples in batches of four are batches of 4, 4, 2, then again."""
     drawn = list(batches(10, 4, Effort(epochs=5, steps=steps), torch_stream(0)))
     assert [len(batch) for batch in drawn] == [4, 4, 2, 4, 4, 2, 4][:steps]
 
@@ -187,9 +187,11 @@ def test_weight_decay_is_added_after_clipping_as_torch_does() -> None:
 
 
 def test_the_algorithms_correction_is_clipped_with_the_gradient() -> None:
-    """w 0 wants x = 1: the gradient is -1; the shift makes it -5, and the norm may be 2 at most."""
+    """With w = 0 and x = 1 the gradient is -1; the shift makes it -5, and the norm is clipped to 2."""
     training = replace(PLAIN, clip_norm=2.0)
-    weights, _ = train(Wish(), Wishes(1.0), training, correction=Correction(shift=torch.tensor([-4.0])))
+    weights, _ = train(
+        OneWeight(), NumberSamples(1.0), training, correction=Correction(shift=torch.tensor([-4.0]))
+    )
     assert weights.tolist() == pytest.approx([0.2])
 
 
@@ -213,16 +215,20 @@ def test_momentum_starts_at_zero_in_every_call() -> None:
 
 
 def test_the_loss_is_the_mean_over_the_steps() -> None:
-    """From w = 0 towards x = 1, half the way each time: (w - x)^2 / 2 is 1/2, then 1/8, then 1/32."""
-    weights, trained = train(Wish(), Wishes(1.0), replace(PLAIN, lr=0.5), effort=Effort(epochs=3))
+    """From w = 0, each step goes half the way to x = 1: (w - x)^2 / 2 is 1/2, then 1/8, then 1/32."""
+    weights, trained = train(OneWeight(), NumberSamples(1.0), replace(PLAIN, lr=0.5), effort=Effort(epochs=3))
     assert weights.tolist() == pytest.approx([0.875])
     assert trained == Trained(steps=3, loss=pytest.approx((1 / 2 + 1 / 8 + 1 / 32) / 3))
 
 
 def test_a_pull_is_towards_the_weights_the_call_began_with() -> None:
-    """From w = 0, which wants x = 1, with pull 1 and steps of .5: to .5, and there the two are in balance."""
+    """From w = 0 with x = 1, pull 1 and rate .5: w reaches .5, where gradient and pull cancel."""
     weights, _ = train(
-        Wish(), Wishes(1.0), replace(PLAIN, lr=0.5), effort=Effort(epochs=3), correction=Correction(pull=1.0)
+        OneWeight(),
+        NumberSamples(1.0),
+        replace(PLAIN, lr=0.5),
+        effort=Effort(epochs=3),
+        correction=Correction(pull=1.0),
     )
     assert weights.tolist() == pytest.approx([0.5])
 
@@ -243,8 +249,8 @@ def test_a_network_that_draws_while_it_trains_is_repeated_too() -> None:
     assert torch.equal(train(network_with_dropout(), stream=1)[0], first)
 
 
-def test_dropout_is_drawn_anew_in_every_round() -> None:
-    """With a single sample the batch order cannot differ, only what is dropped."""
+def test_dropout_differs_in_every_round() -> None:
+    """With a single sample only dropout can differ, not the batch order."""
     assert torch.equal(
         train(small_network(), Points(1), stream=1)[0], train(small_network(), Points(1), stream=2)[0]
     )
@@ -268,17 +274,17 @@ def test_a_network_left_in_evaluation_mode_is_trained_in_training_mode() -> None
 
 
 @pytest.mark.parametrize("lr", [5.0, float("nan")])
-def test_divergence_is_an_error_that_names_who_diverged(lr: float) -> None:
-    """With a rate of 5 every step makes w - x four times as long."""
+def test_divergence_is_an_error_that_names_the_silo(lr: float) -> None:
+    """With a rate of 5 every step makes |w - x| four times as large."""
     with pytest.raises(
         DivergenceError, match=r"^silo 3, round 7: .*lower the learning rate or set training\.clip_norm"
     ):
-        train(Wish(), Wishes(1.0), replace(PLAIN, lr=lr), effort=Effort(steps=100))
+        train(OneWeight(), NumberSamples(1.0), replace(PLAIN, lr=lr), effort=Effort(steps=100))
 
 
 def test_a_last_step_to_infinity_is_divergence_although_the_loss_was_fine() -> None:
     with pytest.raises(DivergenceError, match=r"^silo 3, round 7: .*loss 500000"):
-        train(Wish(), Wishes(1000.0), replace(PLAIN, lr=3e38), effort=Effort(steps=1))
+        train(OneWeight(), NumberSamples(1000.0), replace(PLAIN, lr=3e38), effort=Effort(steps=1))
 
 
 def test_a_pixel_that_is_no_number_is_divergence() -> None:
@@ -298,8 +304,8 @@ def train_jointly(
     training: TrainingSettings = PLAIN,
     correction: Correction | None = None,
 ) -> tuple[float, float]:
-    """Train w = 0 and g = 1 for one pass and give both."""
-    classifier, producer = FlatNetwork(Wish()), FlatNetwork(Scale())
+    """Train w = 0 and g = 1 for one pass and return both."""
+    classifier, producer = FlatNetwork(OneWeight()), FlatNetwork(Scale())
     train_locally(
         Trainee(classifier, lr),
         Samples(DigestSource(digests, producer.module, train_guidance=True)),
@@ -313,7 +319,7 @@ def train_jointly(
     return float(classifier.vector), float(producer.vector)
 
 
-def test_joint_training_moves_both_networks_each_by_its_own_rate() -> None:
+def test_joint_training_moves_each_network_by_its_own_rate() -> None:
     """Loss (w - g x)^2 / 2 at w = 0, g = 1, x = 3: the gradients are w - g x = -3 and -(w - g x) x = 9."""
     assert train_jointly(digest_of(0, 3.0)) == pytest.approx((0.3, 0.1))
     assert train_jointly(digest_of(0, 3.0), lr=0.2, guidance_lr=0.01) == pytest.approx((0.6, 0.91))
@@ -344,7 +350,7 @@ def test_a_guidance_producer_that_diverges_is_an_error_too() -> None:
 
 
 def test_recall_leaves_the_guidance_producer_untouched() -> None:
-    classifier, producer = FlatNetwork(Wish()), FlatNetwork(Scale())
+    classifier, producer = FlatNetwork(OneWeight()), FlatNetwork(Scale())
     before = producer.weights()
     train_locally(
         Trainee(classifier, 0.1),
@@ -398,7 +404,7 @@ def test_features_are_encoded_in_full_precision_whatever_the_training() -> None:
     assert torch.equal(in_training.features, untouched)
 
 
-# --- a silo's side of it
+# --- training at a silo
 
 
 def silo_with(samples: RawSamples, algorithm: Algorithm | None = None, index: int = 2) -> Silo:
@@ -416,7 +422,7 @@ def worker() -> Worker:
 
 
 def test_a_silo_replies_with_its_update_steps_and_samples() -> None:
-    """Twenty samples in batches of 8, twice: six steps, from the weights it was sent."""
+    """Twenty samples in batches of 8, two passes: six steps, starting from the weights that were sent."""
     own, weights = worker(), torch.linspace(-1, 1, 260)
     reply = silo_with(raw_samples()).train(Request(2, 7, weights, {}), own)
     assert (reply.silo, reply.round, reply.steps, reply.samples) == (2, 7, 6, 20)
@@ -436,7 +442,7 @@ def test_a_silos_batch_order_is_its_own_in_every_round() -> None:
 
 
 def test_a_silo_corrects_with_the_state_it_was_sent() -> None:
-    """FedDyn adds alpha lambda_i to each of six steps of .1; with alpha tiny it never meets the pull."""
+    """FedDyn adds alpha lambda_i to each of six steps of .1; with a tiny alpha the pull is negligible."""
     algorithm = FedDyn(alpha=1e-6)
 
     def update(dual: float) -> Tensor:
@@ -504,6 +510,7 @@ def test_frozen_parameters_are_left_alone() -> None:
     weights, _ = train(module)
     assert len(weights) == 5 * 4 + 4
     assert len(FlatNetwork(module).vector) == sum(parameter.numel() for parameter in module[2].parameters())
+    assert set(FlatNetwork(module).tensors()) == {"0.weight", "0.bias", "2.weight", "2.bias"}
     assert torch.equal(module[0].weight, before)
     assert module[0].weight.grad is None
 

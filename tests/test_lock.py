@@ -1,4 +1,4 @@
-"""Real processes that want the same party's lock: one holds it at a time, and only left-over processes are ended."""
+"""Real processes that request the same party's lock: one holds it at a time, and only left-over processes are ended."""
 
 import os
 import signal
@@ -28,6 +28,7 @@ from feddig.federation.processes.processes import (
     started_by_us,
     still_runs,
 )
+from folders import wait_until
 
 pytestmark = [
     pytest.mark.flower,
@@ -65,13 +66,6 @@ time.sleep(600)
 """
 
 
-def wait_for(what: Callable[[], object], seconds: float = 20) -> None:
-    until = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.05)
-
-
 @pytest.fixture
 def party(tmp_path: Path) -> Iterator[Path]:
     """Return a party's folder, and end all its processes afterwards."""
@@ -100,7 +94,7 @@ def test_only_left_over_processes_of_this_party_are_ended(tmp_path: Path) -> Non
             subprocess.Popen(SLEEPER, env={**os.environ, PARTY_VARIABLE: str(party)}, start_new_session=True)
         )
     try:
-        wait_for(lambda: running(mine) and running(other), 10)
+        wait_until(lambda: running(mine) and running(other), 10)
         with party_lock(mine):
             assert processes[0].wait(10) == -signal.SIGKILL
             assert running(mine) == []
@@ -125,16 +119,16 @@ def test_only_one_process_is_at_work_for_a_party(tmp_path: Path, monkeypatch: py
 
 def test_a_process_that_stops_does_not_end_its_successor(party: Path) -> None:
     first = work(party, "first")
-    wait_for(holds(party, "first"))
+    wait_until(holds(party, "first"), 20)
     child = running(party, "child-of-first")
     second = work(party, "second")
-    time.sleep(1.5)  # it waits for the lock by now
+    time.sleep(1.5)  # by now it waits for the lock
     assert not holds(party, "second")()
     first.terminate()
     assert first.wait(20) == 0
-    wait_for(holds(party, "second"))
+    wait_until(holds(party, "second"), 20)
     assert second.poll() is None
-    assert not any(map(is_alive, child)), "what the first one started is gone"
+    assert not any(map(is_alive, child)), "the child of the first process has ended"
     assert len(running(party, "child-of-second")) == 1
     second.terminate()
     assert second.wait(20) == 0
@@ -144,12 +138,12 @@ def test_a_process_that_stops_does_not_end_its_successor(party: Path) -> None:
 @pytest.mark.slow
 def test_the_next_holder_does_not_end_the_processes_that_wait_for_the_lock(party: Path) -> None:
     first = work(party, "first")
-    wait_for(holds(party, "first"))
+    wait_until(holds(party, "first"), 20)
     waiting = {name: work(party, name) for name in ("second", "third")}
     time.sleep(1.5)
     first.terminate()
     first.wait(20)
-    wait_for(lambda: any(holds(party, name)() for name in waiting))
+    wait_until(lambda: any(holds(party, name)() for name in waiting), 20)
     time.sleep(0.5)
     assert [process.poll() for process in waiting.values()] == [None, None]
     for process in waiting.values():
@@ -159,10 +153,10 @@ def test_the_next_holder_does_not_end_the_processes_that_wait_for_the_lock(party
 
 def test_only_our_own_descendants_are_listed_as_started_by_us(party: Path) -> None:
     worker = work(party, "worker")
-    wait_for(lambda: running(party, "child-of-worker"))
+    wait_until(lambda: running(party, "child-of-worker"), 20)
     mine = start(SLEEPER, party / "log", party_environment(party, party))
     other = subprocess.Popen(SLEEPER, env={**os.environ, PARTY_VARIABLE: str(party)})
-    wait_for(lambda: len(running(party)) == 4)
+    wait_until(lambda: len(running(party)) == 4, 20)
     assert set(started_by_us(party)) == set(running(party)) - {other.pid}
     other.kill()
     other.wait()
@@ -179,12 +173,12 @@ def test_a_paused_holder_whose_starter_was_killed_is_ended(
     monkeypatch.setattr(lock, "ORPHAN_SECONDS", 2.0 if deaf else 15.0)
     script = WORKER.replace("stopping.wait()", "time.sleep(600)") if deaf else WORKER
     starter = subprocess.Popen([sys.executable, "-c", STARTER, str(party), script])
-    wait_for(holds(party, "worker"))
+    wait_until(holds(party, "worker"), 20)
     (worker,) = (
         one for one in running(party) if b"stop_on_signals" in Path(f"/proc/{one}/cmdline").read_bytes()
     )
     os.kill(worker, signal.SIGSTOP)
-    wait_for(lambda: is_paused(worker))
+    wait_until(lambda: is_paused(worker), 20)
     starter.kill()
     starter.wait()
     with party_lock(party):
@@ -199,17 +193,17 @@ def test_a_paused_holder_that_was_started_by_hand_is_left_alone_and_named(
     environment = {name: value for name, value in os.environ.items() if name != PARTY_VARIABLE}
     worker = subprocess.Popen([sys.executable, "-c", WORKER, str(party), "worker"], env=environment)
     try:
-        wait_for(holds(party, "worker"))
+        wait_until(holds(party, "worker"), 20)
         os.kill(worker.pid, signal.SIGSTOP)
-        wait_for(lambda: is_paused(worker.pid))
+        wait_until(lambda: is_paused(worker.pid), 20)
         with (
-            pytest.raises(FedDigError, match=f"process {worker.pid} is at work here but paused") as said,
+            pytest.raises(FedDigError, match=f"process {worker.pid} is at work here but paused") as caught,
             party_lock(party),
         ):
             pass
-        assert f"kill -CONT {worker.pid}" in str(said.value)
+        assert f"kill -CONT {worker.pid}" in str(caught.value)
         assert worker.poll() is None
-        assert running(party, "child-of-worker"), "and so is what it started"
+        assert running(party, "child-of-worker"), "its child has ended too"
         os.kill(worker.pid, signal.SIGCONT)
         with (
             pytest.raises(
@@ -230,7 +224,7 @@ def test_a_reused_process_number_is_not_taken_for_the_holder(
     monkeypatch.setattr(lock, "LOCK_SECONDS", 0.5)
     stranger = subprocess.Popen(SLEEPER)
     try:
-        wait_for(lambda: identity(stranger.pid))
+        wait_until(lambda: identity(stranger.pid), 20)
         assert still_runs(identity(stranger.pid))
         assert not still_runs(f"{stranger.pid}@1")
         with party_lock(party):

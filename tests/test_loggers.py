@@ -1,4 +1,4 @@
-"""TensorBoard and MLflow: their own readers find in them what metrics.jsonl and summary.json say."""
+"""TensorBoard and MLflow: their readers find the values of metrics.jsonl and summary.json."""
 
 import importlib.util
 import json
@@ -36,7 +36,7 @@ def rows_in(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-# --- what a log gets
+# --- what is logged
 
 
 def test_a_round_is_logged_by_name_without_unknown_numbers() -> None:
@@ -78,7 +78,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[FakeLog]:
 
 
 def log_a_run(folder: Path) -> None:
-    """Log a run of four rounds, one of them done before, as the loop of a run does."""
+    """Log a run of four rounds, of which one was done earlier, as the round loop does."""
     with open_logs(tiny(tensorboard=True), folder, ROWS[:1]) as logs:
         for row in ROWS[1:]:
             logs.round(row)
@@ -127,7 +127,7 @@ def test_rounds_that_a_log_missed_are_logged_at_the_end(
 
     monkeypatch.setattr(FakeLog, "log_round", fail_once)
     log_a_run(tmp_path)
-    assert calls == [0, 1, 1, 2, 3], "it is not tried again from round 1 to the end"
+    assert calls == [0, 1, 1, 2, 3], "a failed log is called again only at the end"
     assert opened[0].rounds == list(range(ROUNDS))
     assert opened[0].finished_run is not None
 
@@ -258,7 +258,7 @@ def test_rounds_that_were_done_but_not_logged_are_logged_on_resuming(
 
 @pytest.fixture(scope="session")
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty database of MLflow, which takes seconds to create."""
+    """Create an empty MLflow database, which takes seconds."""
     for package in ("mlflow", "sqlalchemy", "alembic"):
         pytest.importorskip(package, reason="needs the extra `mlflow`")
     os.environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
@@ -279,7 +279,7 @@ def read_mlflow(empty_database: Path, tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.delenv(name)
     shutil.copy(empty_database, tmp_path / "mlflow.db")
     yield MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}")
-    # variables that the log set for this process
+    # the log sets variables in this process
     for name in [name for name in os.environ if name.startswith("MLFLOW_")]:
         del os.environ[name]
 
@@ -298,7 +298,7 @@ def check_metrics(client: Any, run_id: str, rows: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of MLflow itself
+@pytest.mark.filterwarnings("ignore")  # MLflow itself warns
 @pytest.mark.usefixtures("pictures")
 def test_mlflow_reads_a_whole_run(read_mlflow: Any, tmp_path: Path) -> None:
     folder = tmp_path / "run"
@@ -368,7 +368,7 @@ def test_a_database_that_fails_is_reported_once_and_the_run_finishes(
     read_mlflow: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class DropTable(Silent):
-        """Drops the table of metrics after round 1."""
+        """A log that drops the table of metrics after round 1."""
 
         def round(self, row: Mapping[str, Any]) -> None:
             if row["round"] == 1:

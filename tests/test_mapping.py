@@ -1,4 +1,4 @@
-"""Sets larger than memory: images that are mapped or read on demand, and the files in the cache."""
+"""Data sets larger than memory: images that are mapped or read on demand, and the files in the cache."""
 
 import gzip
 import os
@@ -114,12 +114,12 @@ def test_a_damaged_file_is_named_and_leaves_nothing_behind(
 def test_mapping_works_without_a_usable_cache(
     cache: Path, source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, keep: bool
 ) -> None:
-    # a file in place of the folder stops even the superuser
+    # a file in place of the folder also stops the superuser
     (tmp_path / "cache").write_bytes(b"")
     mapped = map_gzip(source, keep=keep)
     assert isinstance(mapped, np.memmap)
     assert mapped.tobytes() == CONTENT
-    # and without any disk, in memory
+    # without any disk, in memory
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "nowhere"))
     assert map_gzip(source, keep=keep).tobytes() == CONTENT
 
@@ -217,9 +217,9 @@ def test_floats_are_converted_when_they_are_read() -> None:
 MEBIBYTE = 2**20
 SIDE = 128
 SIZES = {"idx": 192 * MEBIBYTE, "fashion-mnist": 80 * MEBIBYTE, "cifar10": 80 * MEBIBYTE}
-"""The memory that each set would need."""
+"""The memory that each set would take, in bytes."""
 
-IN_LITTLE_MEMORY = """
+LIMITED_MEMORY_PROGRAM = """
 import re, resource, sys
 from pathlib import Path
 import numpy as np, torch
@@ -277,8 +277,8 @@ def test_sets_larger_than_memory_are_read_and_trained_on(tmp_path: Path) -> None
         write_sparse(tmp_path / "cifar10" / f"data_batch_{number}.bin", b"", records * 3073)
     write_sparse(tmp_path / "cifar10" / "test_batch.bin", b"", 3073)
 
-    command = [sys.executable, "-c", IN_LITTLE_MEMORY, str(tmp_path)]
-    # freed memory must go back to the system at once, or it counts
+    command = [sys.executable, "-c", LIMITED_MEMORY_PROGRAM, str(tmp_path)]
+    # freed memory counts unless it is returned to the system at once
     allocation = {"MALLOC_ARENA_MAX": "1", "MALLOC_MMAP_THRESHOLD_": "65536", "OMP_NUM_THREADS": "1"}
     environment = {**os.environ, **allocation}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

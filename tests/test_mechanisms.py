@@ -1,7 +1,6 @@
-"""A privacy mechanism is one class and one line in a table: a toy goes from an experiment to a ledger."""
+"""A privacy mechanism is one class and one line in a table: a toy mechanism is used from an experiment to a ledger."""
 
 import json
-import logging
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,12 +13,12 @@ from feddig import read_digest, read_experiment, run
 from feddig.attacks.candidates import read_noise
 from feddig.audit.findings import Limits
 from feddig.audit.promise_checks import check_accountant
-from feddig.cli import main
 from feddig.errors import SettingError
 from feddig.privacy.accounting import Promise
 from feddig.privacy.ledger import Ledger
 from feddig.privacy.mechanisms import MECHANISMS, Fact, Facts, Mechanism, Randomness, Samples
 from feddig.settings import DigestSettings, PrivacySettings
+from folders import run_feddig
 
 
 class Toy(Mechanism):
@@ -82,38 +81,35 @@ def toy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def give(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+def invoke(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     def command(*words: object, code: int = 0) -> str:
-        with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in words])
-        logging.getLogger("feddig").handlers.clear()
-        said = capsys.readouterr()
-        assert ended.value.code == code, said.err
-        return said.err if code else said.out
+        assert run_feddig(*words) == code
+        printed = capsys.readouterr()
+        return printed.err if code else printed.out
 
     return command
 
 
-def test_a_toy_goes_from_an_experiments_file_to_a_ledger(toy: Path, give: Callable[..., str]) -> None:
-    said = give("privacy", toy)
+def test_a_toy_goes_from_an_experiments_file_to_a_ledger(toy: Path, invoke: Callable[..., str]) -> None:
+    printed = invoke("privacy", toy)
     for line in (
         "mechanism          toy, adjacency same-label",
         "record epsilon     3",
         "- Toys are honest.",
     ):
-        assert line in said.splitlines()
-    assert json.loads(give("privacy", toy, "--json"))["paper_epsilon"] is None
+        assert line in printed.splitlines()
+    assert json.loads(invoke("privacy", toy, "--json"))["paper_epsilon"] is None
 
-    give("digest", "make", toy, "--out", "toy.digest", "--ledger", "toy.ledger")
+    invoke("digest", "make", toy, "--out", "toy.digest", "--ledger", "toy.ledger")
     digest = read_digest("toy.digest")
     assert digest.facts["toy_sigma"] == 10.0
     assert isinstance(digest.mechanism, Toy)
-    shown = json.loads(give("digest", "show", "toy.digest", "--json"))
+    shown = json.loads(invoke("digest", "show", "toy.digest", "--json"))
     assert (shown["mechanism"], shown["toy_sigma"], shown["promise"]) == ("toy", 10.0, "a toy promises 3")
 
-    (entry,) = json.loads(give("ledger", "show", "toy.ledger", "--json"))
+    (entry,) = json.loads(invoke("ledger", "show", "toy.ledger", "--json"))
     assert (entry["mechanism"], entry["record_epsilon"], entry["composed_epsilon"]) == ("toy", 3.0, 3.0)
-    again = give("digest", "make", toy, "--out", "again.digest", "--ledger", "toy.ledger", code=2)
+    again = invoke("digest", "make", toy, "--out", "again.digest", "--ledger", "toy.ledger", code=2)
     assert "would then be charged epsilon 6 and delta 2e-05 in all and its budget is epsilon 5" in again
     assert Ledger("toy.ledger").entries()[0].promise.rho is None
 

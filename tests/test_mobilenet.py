@@ -1,4 +1,4 @@
-"""MobileNetV2: its arithmetic, its import from others' files, and its use as P_R and as F_R."""
+"""MobileNetV2: its arithmetic, the import of weights, and its use as P_R and as F_R."""
 
 import itertools
 import json
@@ -14,7 +14,6 @@ from torch.nn.functional import batch_norm, conv2d, cross_entropy, interpolate, 
 
 from conftest import make_tiny_experiment
 from feddig import Dataset, dataset_from_arrays, run
-from feddig.cli import main
 from feddig.errors import FileFormatError, SettingError
 from feddig.experiment.toml import write_experiment
 from feddig.files import read_tensors, write_tensors
@@ -32,6 +31,7 @@ from feddig.models.encoder import (
 from feddig.models.guidance import build_guidance
 from feddig.models.mobilenet import Filter, MobileNetV2, new_mobilenet
 from feddig.models.mobilenet_import import import_mobilenet
+from folders import run_feddig
 
 COLOUR, CODE, MOBILE_CODE = (3, 32, 32), (4, 8, 8), (1280, 1, 1)
 FEATURE_PARAMETERS = 2_206_816
@@ -47,7 +47,7 @@ def parameters(network: nn.Module) -> int:
 
 @pytest.mark.parametrize(("side", "zeros_before"), [(8, 0), (2, 0), (5, 1), (1, 1)])
 def test_same_padding_is_that_of_tensorflow(side: int, zeros_before: int) -> None:
-    """At stride 2 an even side gets no zero before it and one after it, an odd side one at each end."""
+    """At stride 2 an even side is padded with one zero at its end, an odd side with one zero at each end."""
     torch.manual_seed(0)
     layer = Filter(2, 3, 2, "same")
     images = torch.rand(1, 2, side, side)
@@ -64,7 +64,7 @@ def test_same_padding_is_that_of_tensorflow(side: int, zeros_before: int) -> Non
         torch.testing.assert_close(made[0, :, down, across], total)
 
 
-def test_symmetric_padding_is_one_zero_on_either_side_and_the_same_at_stride_one() -> None:
+def test_symmetric_padding_is_one_zero_at_each_end_and_equals_same_padding_at_stride_one() -> None:
     torch.manual_seed(0)
     images = torch.rand(2, 4, 8, 8)
     layer = Filter(4, 4, 2, "symmetric", groups=4)
@@ -75,7 +75,7 @@ def test_symmetric_padding_is_one_zero_on_either_side_and_the_same_at_stride_one
     assert torch.equal(same(images), symmetric(images))
 
 
-def test_it_is_as_large_as_the_published_one() -> None:
+def test_it_has_the_size_of_the_published_network() -> None:
     """The published network has 3,504,872 parameters, 1,281,000 of them in its head for 1000 classes.
 
     BatchNorm has a scale and a shift for each of its 17,056 channels; folded, a bias is left for each:
@@ -259,7 +259,7 @@ def test_folded_weights_are_not_changed(tensorflow_file: Path) -> None:
     given = [array for name, array in TENSORFLOW.items() if not name.startswith("classifier")]
     for value, array in zip(found, given, strict=True):
         assert np.array_equal(value.numpy(), array)
-    # [-1, 1] is what these weights want: a grey of one half is nothing to them
+    # these weights expect inputs in [-1, 1], so a grey of one half is 0
     first = relu6(network.stem(torch.zeros(1, *COLOUR)))
     expected = relu6(network.top(network.blocks(first))).mean((2, 3), keepdim=True)
     assert torch.equal(network(torch.full((1, *COLOUR), 0.5)), expected)
@@ -273,13 +273,13 @@ def test_an_imported_network_codes_each_image_by_itself(
     check_codes(encoder, torch.rand(16, *COLOUR, generator=torch.Generator().manual_seed(0)))
 
 
-def test_names_decide_and_not_the_kind_of_file(tmp_path: Path, tensorflow_file: Path) -> None:
+def test_names_of_arrays_decide_and_not_the_file_format(tmp_path: Path, tensorflow_file: Path) -> None:
     path = tmp_path / "folded.safetensors"
     save_file(TENSORFLOW, path)
     assert encoder_hash(import_mobilenet(path)) == encoder_hash(import_mobilenet(tensorflow_file))
 
 
-# --- files that cannot be taken
+# --- files that are refused
 
 
 def without(name: str) -> dict[str, np.ndarray]:
@@ -382,12 +382,6 @@ def test_the_advice_for_a_pickle_works(tmp_path: Path, monkeypatch: pytest.Monke
 # --- the encoder file
 
 
-def give(*words: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    return int(str(ended.value.code))
-
-
 def test_the_command_writes_an_encoder(
     tmp_path: Path, tensorflow_file: Path, torchvision_file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -395,11 +389,11 @@ def test_the_command_writes_an_encoder(
     sizes = []
     for weights, (padding, normalisation, enlarge) in expected.items():
         out = tmp_path / f"from-{weights.stem}.safetensors"
-        assert give("encoder", "import", weights, "--out", out, "--enlarge", enlarge, "--json") == 0
-        told = json.loads(capsys.readouterr().out)
+        assert run_feddig("encoder", "import", weights, "--out", out, "--enlarge", enlarge, "--json") == 0
+        report = json.loads(capsys.readouterr().out)
         encoder = load_encoder(str(out), 3)
         assert not any(parameter.requires_grad for parameter in encoder.parameters())
-        assert told == {
+        assert report == {
             "path": str(out), "hash": encoder_hash(encoder), "network": "mobilenet-v2",
             "padding": padding, "normalisation": normalisation, "enlarge": str(enlarge),
         }  # fmt: skip
@@ -411,12 +405,12 @@ def test_the_command_writes_an_encoder(
         sizes.append(out.stat().st_size)
     assert sizes[0] < 0.51 * sizes[1], "float16 stays float16"
 
-    assert give("encoder", "import", tensorflow_file, "--out", out) == 2
+    assert run_feddig("encoder", "import", tensorflow_file, "--out", out) == 2
     assert "exists already; choose another --out" in capsys.readouterr().err
     (tmp_path / "w.pth").write_bytes(b"anything")
-    assert give("encoder", "import", tmp_path / "w.pth", "--out", tmp_path / "none.safetensors") == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert run_feddig("encoder", "import", tmp_path / "w.pth", "--out", tmp_path / "none.safetensors") == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.count("\n")) == ("", 1)
     assert not (tmp_path / "none.safetensors").exists()
 
 
@@ -505,7 +499,7 @@ def test_f_d_for_its_code_is_linear_from_1280_to_128() -> None:
     assert parameters(network.digest) == 1280 * 128 + 128
 
 
-# --- as a classifier, and colour for the others
+# --- as a classifier, and colour images for the other networks
 
 
 @pytest.mark.parametrize(
@@ -531,7 +525,7 @@ def test_the_colour_networks_have_the_sizes_that_follow(
 
 
 def test_new_weights_learn_without_batch_norm() -> None:
-    """Two classes, one with more red: 15 steps are enough."""
+    """Train on two classes, one with more red; 15 steps are enough."""
     torch.manual_seed(0)
     images, labels = torch.rand(8, *COLOUR) * 0.3, torch.arange(8) % 2
     images[labels == 1, 0] += 0.5
@@ -623,7 +617,7 @@ def test_a_run_with_a_mobilenet_encoder(
         digest={"encoder": str(encoder)}, training={"rounds": 3, "batch": 4, "lr": 0.05},
     )  # fmt: skip
     file.write_text(write_experiment(experiment), encoding="utf-8")
-    assert give("run", file, "--out", tmp_path / "run", "--device", "cpu", "--json") == 0
+    assert run_feddig("run", file, "--out", tmp_path / "run", "--device", "cpu", "--json") == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["accuracy"]["final"] > 50
     for silo in range(2):
@@ -650,4 +644,4 @@ def test_a_run_with_a_mobilenet_classifier_from_a_file(
     moved = np.abs(model["raw.top.weight"] - start.top.weight.detach().numpy()).mean()
     assert 0 < moved < 0.01, "training continues from the file's weights"
     kept = (tmp_path / "run" / "experiment.toml").read_text(encoding="utf-8")
-    assert str(tmp_path / "mine.safetensors") in kept, "a relative path would be lost elsewhere"
+    assert str(tmp_path / "mine.safetensors") in kept, "a relative path would be wrong in another folder"

@@ -1,4 +1,4 @@
-"""The moderator and the round loop: recall, aggregation, joint update, memory; mostly with pen and paper."""
+"""The moderator and the round loop: recall, aggregation, joint update and state; most results are computed by hand."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,10 +15,10 @@ from feddig.core.training import RoundResult, run_rounds
 from feddig.digest.digest import Digest
 from feddig.errors import DivergenceError, FileFormatError
 from feddig.settings import ModeratorSettings
-from pen_and_paper import HALF_WAY, Script, digest_of, numbers, paper_moderator, reply_of
+from pen_and_paper import HALF_WAY, ScriptedEngine, digest_of, numbers, paper_moderator, reply_of
 
 BY_ONES = replace(HALF_WAY, batch=1, lr=0.01)
-"""One digest a step, so that the steps count the digests."""
+"""One digest per step, so that the number of steps is the number of digests."""
 
 
 def ready(name: str) -> Algorithm:
@@ -34,7 +34,7 @@ def same(first: dict[str, Tensor], second: dict[str, Tensor]) -> bool:
 
 
 def factor(moderator: Moderator) -> float:
-    """Give g, the one weight of the guidance producer."""
+    """Return g, the only weight of the guidance producer."""
     assert moderator.guidance_producer is not None
     return float(moderator.guidance_producer.vector)
 
@@ -49,15 +49,15 @@ def test_the_model_is_addressed_to_every_silo() -> None:
     assert all(request.weights.tolist() == pytest.approx([0.7]) for request in requests)
 
 
-def test_those_absent_whose_digest_is_held_are_recalled_and_nobody_else() -> None:
-    """Silo 0 is there, 1 and 3 are away, 2 has never joined."""
+def test_absent_silos_with_a_digest_are_recalled_and_no_others() -> None:
+    """Silo 0 is present, 1 and 3 are absent, 2 has never joined."""
     moderator = paper_moderator(silos=4, digests=[digest_of(0, 1.0), digest_of(1, 1.0), digest_of(3, 1.0)])
     stand_ins = moderator.recall(moderator.push(5), [reply_of(0, 0.1, round=5)])
     assert [(reply.silo, reply.round) for reply in stand_ins] == [(1, 5), (3, 5)]
 
 
 def test_a_recall_model_replies_as_a_silo_would() -> None:
-    """w = 0; three digests of 4 samples want 1, 2, 3, in batches of 2 and two epochs: 4 steps."""
+    """From w = 0, three digests of 4 samples with features 1, 2, 3, in batches of 2 and two epochs: 4 steps."""
     training = replace(HALF_WAY, batch=2, local_epochs=2)
     moderator = paper_moderator(training=training, digests=[digest_of(1, 1.0, 2.0, 3.0)])
     (reply,) = moderator.recall(moderator.push(0), [reply_of(0, 0.1)])
@@ -67,7 +67,7 @@ def test_a_recall_model_replies_as_a_silo_would() -> None:
 
 
 def test_a_recall_model_starts_from_the_model_and_steps_by_the_training_rate() -> None:
-    """From w = 1 half the way towards the mean wish 3 is 1; the guidance doubles what the digest says."""
+    """From w = 1, half the way to the mean 3 is +1; the guidance doubles the features of the digest."""
     moderator = paper_moderator(
         weight=1.0, settings=ModeratorSettings(joint_lr=0.01), digests=[digest_of(1, 2.0, 4.0)]
     )
@@ -90,7 +90,7 @@ def test_recall_changes_neither_the_model_nor_the_guidance_producer() -> None:
 
 
 def test_a_recall_model_is_aggregated_as_its_silo_would_be() -> None:
-    """Half the way to 2 is 1; silo 0 moves by .5; and FedNova is told the stand-in's own steps."""
+    """Half the way to 2 is 1; silo 0 moves by .5; FedNova receives the steps of the recall model."""
     moderator = paper_moderator(digests=[digest_of(1, 2.0)])
     replies = [reply_of(0, 0.5)]
     moderator.aggregate(0, [*replies, *moderator.recall(moderator.push(0), replies)])
@@ -124,7 +124,7 @@ def test_silos_weigh_the_same_or_by_their_samples(weighting: str, expected: floa
 
 
 def test_a_silo_that_left_keeps_its_sample_weight_for_its_dual() -> None:
-    """FedDyn averages the duals of all: silo 1 is away, but its 10 samples still count against 30."""
+    """FedDyn averages the duals of all silos: silo 1 is absent, but its 10 samples still count beside 30."""
     moderator = paper_moderator(FedDyn(alpha=0.1), silos=3, weighting="samples")
     moderator.aggregate(0, [reply_of(0, 0.4, samples=30), reply_of(1, -0.2, samples=10)])
     assert moderator.weights.tolist() == pytest.approx([0.25 + 0.25])
@@ -135,7 +135,7 @@ def test_a_silo_that_left_keeps_its_sample_weight_for_its_dual() -> None:
 
 @pytest.mark.parametrize("name", BASES)
 def test_the_order_of_the_replies_does_not_change_a_bit(name: str) -> None:
-    """Updates so unlike in size that their sum in single precision depends on who is added first."""
+    """The updates differ so much in size that their float32 sum depends on the order."""
     replies = [reply_of(silo, update, steps=silo + 1) for silo, update in enumerate([1e8, 1.0, -1e8, 0.5])]
 
     def outcome(order: Sequence[Reply]) -> dict[str, Tensor]:
@@ -166,12 +166,12 @@ def test_the_number_of_the_round_reaches_the_algorithm() -> None:
 
 @pytest.mark.parametrize("recipe", ["base", "feddig"])
 @pytest.mark.parametrize("name", BASES)
-def test_when_nobody_replies_and_nothing_can_be_recalled_everything_stays(name: str, recipe: str) -> None:
+def test_without_replies_and_digests_nothing_changes(name: str, recipe: str) -> None:
     moderator = paper_moderator(ready(name))
     moderator.aggregate(0, [reply_of(0, 0.5), reply_of(1, -0.2)])
     before = snapshot(moderator)
     what = read_recipe(name if recipe == "base" else f"feddig+{name}")
-    results = list(run_rounds(moderator, Script([], [{}] * 4), what, range(1, 4)))
+    results = list(run_rounds(moderator, ScriptedEngine([], [{}] * 4), what, range(1, 4)))
     assert same(snapshot(moderator), before)
     assert all(not result.replies and not result.stand_ins and not result.joint for result in results)
 
@@ -230,11 +230,11 @@ def test_without_digests_there_is_no_joint_update() -> None:
 
 
 def test_the_joint_update_trains_both_networks_on_every_digest_held() -> None:
-    """w = 0, g = 1, digests 1 and 3: the mean gradients are mean(w - g x) = -2 and mean(-(w - g x) x) = 5."""
+    """With w = 0, g = 1 and digests 1 and 3, the mean gradients are mean(w - g x) = -2 and mean(-(w - g x) x) = 5."""
     moderator = paper_moderator(
         training=replace(HALF_WAY, lr=0.1), digests=[digest_of(1, 3.0), digest_of(0, 1.0)]
     )
-    moderator.aggregate(0, [reply_of(0, 0.0)])  # silo 1 is away, its digest is there
+    moderator.aggregate(0, [reply_of(0, 0.0)])  # silo 1 is absent, but its digest is held
     trained = moderator.joint_update(0)
     assert trained is not None
     assert trained.steps == 1
@@ -260,7 +260,7 @@ def test_the_joint_update_does_not_depend_on_which_digest_came_first() -> None:
     assert same(*outcomes)
 
 
-def test_each_rounds_joint_update_is_shuffled_anew() -> None:
+def test_each_rounds_joint_update_has_its_own_order() -> None:
     def after(round: int) -> Tensor:
         moderator = paper_moderator(training=BY_ONES, digests=[digest_of(0, *map(float, range(1, 9)))])
         moderator.joint_update(round)
@@ -282,8 +282,8 @@ def test_each_rounds_joint_update_is_shuffled_anew() -> None:
         (ModeratorSettings(digest_budget=99), 5),
     ],
 )
-def test_a_joint_update_takes_as_long_as_it_is_told(settings: ModeratorSettings, steps: int) -> None:
-    """Five digests, one a step."""
+def test_a_joint_update_takes_the_steps_of_its_setting(settings: ModeratorSettings, steps: int) -> None:
+    """Five digests, one per step."""
     moderator = paper_moderator(
         training=BY_ONES, settings=settings, digests=[digest_of(0, 1.0, 2.0, 3.0), digest_of(1, 4.0, 5.0)]
     )
@@ -301,10 +301,10 @@ def test_a_joint_update_takes_as_long_as_it_is_told(settings: ModeratorSettings,
         (1, ModeratorSettings(recall_epochs=4), 12),
     ],
 )
-def test_a_recall_model_takes_as_long_as_it_is_told(
+def test_a_recall_model_takes_the_steps_of_its_setting(
     local_epochs: int, settings: ModeratorSettings, steps: int
 ) -> None:
-    """Three digests, one a step; untold, as many passes as a silo makes over its data."""
+    """Three digests, one per step; by default as many passes as a silo makes over its data."""
     moderator = paper_moderator(
         training=replace(BY_ONES, local_epochs=local_epochs),
         settings=settings,
@@ -327,7 +327,7 @@ def test_a_recall_model_takes_as_long_as_it_is_told(
 def test_each_network_has_its_learning_rate(
     settings: ModeratorSettings, weight: float, guidance: float
 ) -> None:
-    """training.lr is .1; a digest of 3 gives w = 0 the gradient -3 and g = 1 the gradient 9."""
+    """training.lr is .1; with w = 0 and g = 1, a digest of 3 gives w the gradient -3 and g the gradient 9."""
     moderator = paper_moderator(
         training=replace(HALF_WAY, lr=0.1), settings=settings, digests=[digest_of(0, 3.0)]
     )
@@ -347,11 +347,11 @@ def test_the_joint_update_leaves_what_the_algorithm_remembers_alone() -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "sign"), [(FedDyn(alpha=0.1), 1), (AdaBest(mu=0.1), -1)])
-def test_a_silo_that_returns_is_sent_the_state_that_its_stand_in_continued(
+def test_a_silo_that_returns_is_sent_the_state_that_its_recall_model_continued(
     algorithm: Algorithm, sign: int
 ) -> None:
-    """Silo 1 is there in round 0, recalled in 1 and 2, back in 3; both states add up its updates."""
-    engine = Script(
+    """Silo 1 is present in round 0, recalled in 1 and 2, and back in 3; both states are sums of its updates."""
+    engine = ScriptedEngine(
         [digest_of(0, 1.0), digest_of(1, 2.0)],
         [{0: 0.1, 1: 0.3}, {0: 0.1}, {0: 0.1}, {0: 0.1, 1: 0.1}],
     )
@@ -374,11 +374,11 @@ def test_each_silo_is_sent_its_own_state() -> None:
 
 # --- the state as a whole
 
-STORY: list[dict[int, float]] = [{0: 0.2, 1: -0.1}, {0: 0.1}, {1: 0.3}, {0: -0.1}, {}, {0: 0.2, 1: 0.1}]
+ROUNDS: list[dict[int, float]] = [{0: 0.2, 1: -0.1}, {0: 0.1}, {1: 0.3}, {0: -0.1}, {}, {0: 0.2, 1: 0.1}]
 DIGESTS = (digest_of(0, 0.5, 1.0, 1.5), digest_of(1, 2.0, 2.5), digest_of(2, 3.0))
 
 
-def storied_moderator(name: str, weight: float) -> Moderator:
+def moderator_for_rounds(name: str, weight: float) -> Moderator:
     return paper_moderator(
         BASES[name]().prepared(steps=2, lr=0.02, momentum=0.5),
         silos=3,
@@ -390,19 +390,19 @@ def storied_moderator(name: str, weight: float) -> Moderator:
 
 
 @pytest.mark.parametrize("name", BASES)
-def test_training_goes_on_from_a_restored_state_as_if_nothing_had_happened(name: str) -> None:
-    unbroken, recipe = storied_moderator(name, 0.3), read_recipe(f"feddig+{name}")
-    rounds = run_rounds(unbroken, Script(DIGESTS, STORY), recipe, range(6))
+def test_training_from_a_restored_state_equals_uninterrupted_training(name: str) -> None:
+    moderator, recipe = moderator_for_rounds(name, 0.3), read_recipe(f"feddig+{name}")
+    rounds = run_rounds(moderator, ScriptedEngine(DIGESTS, ROUNDS), recipe, range(6))
     for _ in range(3):
         next(rounds)
-    saved = snapshot(unbroken)
+    saved = snapshot(moderator)
     assert len(list(rounds)) == 3
 
-    other = storied_moderator(name, 9.9)
+    other = moderator_for_rounds(name, 9.9)
     other.restore(saved)
     assert same(snapshot(other), saved)
-    assert len(list(run_rounds(other, Script(DIGESTS, STORY), recipe, range(3, 6)))) == 3
-    assert same(snapshot(other), snapshot(unbroken))
+    assert len(list(run_rounds(other, ScriptedEngine(DIGESTS, ROUNDS), recipe, range(3, 6)))) == 3
+    assert same(snapshot(other), snapshot(moderator))
     assert not same(snapshot(other), saved)
 
 
@@ -416,7 +416,7 @@ def test_the_state_names_all_that_the_next_round_depends_on() -> None:
 
 
 @pytest.mark.parametrize("name", BASES)
-def test_a_state_once_given_does_not_change_when_rounds_go_on(name: str) -> None:
+def test_a_returned_state_does_not_change_in_later_rounds(name: str) -> None:
     moderator = paper_moderator(ready(name), training=replace(HALF_WAY, momentum=0.9))
     moderator.aggregate(0, [reply_of(0, 0.2), reply_of(1, 0.1)])
     given = moderator.state()
@@ -425,7 +425,7 @@ def test_a_state_once_given_does_not_change_when_rounds_go_on(name: str) -> None
     assert same(given, before)
 
 
-def test_a_state_once_given_does_not_change_when_a_joint_update_follows() -> None:
+def test_a_returned_state_does_not_change_in_a_joint_update() -> None:
     moderator = paper_moderator(digests=[digest_of(0, 3.0)])
     given = moderator.state()
     before = {key: tensor.clone() for key, tensor in given.items()}
@@ -436,18 +436,22 @@ def test_a_state_once_given_does_not_change_when_a_joint_update_follows() -> Non
 # --- the round loop
 
 
-def play(
-    recipe: str | Recipe, engine: Script, rounds: int, moderator: Moderator, frozen_from: int | None = None
+def run_recipe(
+    recipe: str | Recipe,
+    engine: ScriptedEngine,
+    rounds: int,
+    moderator: Moderator,
+    frozen_from: int | None = None,
 ) -> list[RoundResult]:
     what = read_recipe(recipe) if isinstance(recipe, str) else recipe
     return list(run_rounds(moderator, engine, what, range(rounds), frozen_from))
 
 
 def test_a_round_is_push_reply_recall_aggregate_and_joint_update() -> None:
-    """w 0 with rate .5. Silo 0 moves by .5, the stand-in of silo 1 half the way to 2; then on towards 3/2."""
-    engine = Script([digest_of(0, 1.0)], [{0: 0.5}])
+    """From w = 0 with rate .5, silo 0 moves by .5, silo 1's recall model half the way to 2; then on towards 3/2."""
+    engine = ScriptedEngine([digest_of(0, 1.0)], [{0: 0.5}])
     moderator = paper_moderator(digests=[digest_of(1, 2.0)])
-    (result,) = play("feddig", engine, 1, moderator)
+    (result,) = run_recipe("feddig", engine, 1, moderator)
     assert [reply.silo for reply in result.replies] == [0]
     assert [reply.silo for reply in result.stand_ins] == [1]
     assert float(result.stand_ins[0].update) == pytest.approx(1.0)
@@ -458,11 +462,11 @@ def test_a_round_is_push_reply_recall_aggregate_and_joint_update() -> None:
 
 
 def test_a_silo_is_asked_for_its_digest_until_it_joins_and_then_never_again() -> None:
-    """Silo 0 is there from the start and leaves, silo 1 joins in round 2, silo 2 never."""
+    """Silo 0 is present from the start and leaves, silo 1 joins in round 2, silo 2 never joins."""
     digests = [digest_of(silo, silo + 1.0) for silo in range(3)]
-    engine = Script(digests, [{0: 0.1}, {0: 0.1}, {0: 0.1, 1: 0.1}, {1: 0.1}, {0: 0.1}])
+    engine = ScriptedEngine(digests, [{0: 0.1}, {0: 0.1}, {0: 0.1, 1: 0.1}, {1: 0.1}, {0: 0.1}])
     moderator = paper_moderator(silos=3)
-    results = play("feddig", engine, 5, moderator)
+    results = run_recipe("feddig", engine, 5, moderator)
     assert engine.asked == [[0, 1, 2], [1, 2], [1, 2], [2], [2]]
     assert sorted(moderator.digests) == [0, 1]
     recalled = [[reply.silo for reply in result.stand_ins] for result in results]
@@ -470,40 +474,40 @@ def test_a_silo_is_asked_for_its_digest_until_it_joins_and_then_never_again() ->
 
 
 def test_a_late_joiners_digest_is_in_the_joint_update_from_the_round_it_joins() -> None:
-    """Silo 0 has two digests, silo 1 three; one a step."""
-    engine = Script(
+    """Silo 0 has two digests, silo 1 three; one per step."""
+    engine = ScriptedEngine(
         [digest_of(0, 1.0, 2.0), digest_of(1, 1.0, 2.0, 3.0)], [{0: 0.1}, {0: 0.1}, {1: 0.1}, {0: 0.1}]
     )
-    results = play("feddig", engine, 4, paper_moderator(training=BY_ONES))
+    results = run_recipe("feddig", engine, 4, paper_moderator(training=BY_ONES))
     assert [result.joint and result.joint.steps for result in results] == [2, 2, 5, 5]
 
 
 def test_the_frozen_control_never_trains_again_also_when_the_silo_returns() -> None:
-    engine = Script([], [{0: 0.1, 1: 0.3}, {0: 0.1, 1: 0.3}, {0: 0.5}, {0: 0.5, 1: 0.5}])
+    engine = ScriptedEngine([], [{0: 0.1, 1: 0.3}, {0: 0.1, 1: 0.3}, {0: 0.5}, {0: 0.5, 1: 0.5}])
     moderator = paper_moderator()
-    results = play("frozen", engine, 4, moderator, frozen_from=2)
+    results = run_recipe("frozen", engine, 4, moderator, frozen_from=2)
     assert [len(result.replies) for result in results] == [2, 2, 0, 0]
     assert len(engine.requests) == 2
     assert moderator.weights.tolist() == pytest.approx([0.4])
 
 
-def test_other_algorithms_train_on_when_the_frozen_control_would_not() -> None:
-    engine = Script([], [{0: 0.1}, {0: 0.1}])
+def test_other_algorithms_continue_when_the_frozen_control_stops() -> None:
+    engine = ScriptedEngine([], [{0: 0.1}, {0: 0.1}])
     moderator = paper_moderator()
-    play("fedavg", engine, 2, moderator, frozen_from=1)
+    run_recipe("fedavg", engine, 2, moderator, frozen_from=1)
     assert moderator.weights.tolist() == pytest.approx([0.2])
 
 
 def test_the_frozen_control_trains_to_the_end_when_nobody_leaves() -> None:
     moderator = paper_moderator()
-    play("frozen", Script([], [{0: 0.1}, {0: 0.1}]), 2, moderator, frozen_from=None)
+    run_recipe("frozen", ScriptedEngine([], [{0: 0.1}, {0: 0.1}]), 2, moderator, frozen_from=None)
     assert moderator.weights.tolist() == pytest.approx([0.2])
 
 
 def test_digests_only_never_trains_at_the_silos() -> None:
-    engine = Script([digest_of(0, 3.0), digest_of(1, 3.0)], [{0: 9.0}, {0: 9.0, 1: 9.0}])
+    engine = ScriptedEngine([digest_of(0, 3.0), digest_of(1, 3.0)], [{0: 9.0}, {0: 9.0, 1: 9.0}])
     moderator = paper_moderator(settings=ModeratorSettings(guidance_lr=1e-12))
-    results = play("digests-only", engine, 2, moderator)
+    results = run_recipe("digests-only", engine, 2, moderator)
     assert engine.requests == []
     assert engine.asked == [[0, 1], [1]]
     assert not any(result.replies or result.stand_ins for result in results)
@@ -511,9 +515,9 @@ def test_digests_only_never_trains_at_the_silos() -> None:
 
 
 def test_a_plain_algorithm_asks_for_no_digest() -> None:
-    engine = Script([digest_of(0, 3.0)], [{0: 0.1}, {1: 0.1}])
+    engine = ScriptedEngine([digest_of(0, 3.0)], [{0: 0.1}, {1: 0.1}])
     moderator = paper_moderator()
-    results = play("fedavg", engine, 2, moderator)
+    results = run_recipe("fedavg", engine, 2, moderator)
     assert engine.asked == []
     assert not moderator.digests
     assert not any(result.stand_ins or result.joint for result in results)
@@ -524,14 +528,14 @@ def test_a_plain_algorithm_asks_for_no_digest() -> None:
     [("feddig", 1, True), ("feddig-no-recall", 0, True), ("feddig-no-joint", 1, False)],
 )
 def test_each_half_of_feddig_can_be_left_out(name: str, recalled: int, joint: bool) -> None:
-    engine = Script([digest_of(0, 1.0), digest_of(1, 2.0)], [{0: 0.1, 1: 0.1}, {0: 0.1}])
-    last = play(name, engine, 2, paper_moderator())[-1]
+    engine = ScriptedEngine([digest_of(0, 1.0), digest_of(1, 2.0)], [{0: 0.1, 1: 0.1}, {0: 0.1}])
+    last = run_recipe(name, engine, 2, paper_moderator())[-1]
     assert len(last.stand_ins) == recalled
     assert (last.joint is not None) == joint
 
 
 def test_rounds_are_numbered_as_asked_and_every_request_says_which() -> None:
-    engine = Script([], [{}] * 5 + [{0: 0.1}] * 2)
+    engine = ScriptedEngine([], [{}] * 5 + [{0: 0.1}] * 2)
     results = list(run_rounds(paper_moderator(), engine, read_recipe("fedavg"), range(5, 7)))
     assert [result.round for result in results] == [5, 6]
     rounds: list[list[int]] = [[request.round for request in sent] for sent in engine.requests]
@@ -539,23 +543,23 @@ def test_rounds_are_numbered_as_asked_and_every_request_says_which() -> None:
 
 
 def test_after_each_round_the_moderator_holds_that_rounds_model() -> None:
-    engine, moderator = Script([], [{0: 0.1}] * 3), paper_moderator()
+    engine, moderator = ScriptedEngine([], [{0: 0.1}] * 3), paper_moderator()
     weights = [
         float(moderator.weights) for _ in run_rounds(moderator, engine, read_recipe("fedavg"), range(3))
     ]
     assert weights == pytest.approx([0.1, 0.2, 0.3])
 
 
-def test_recall_does_not_depend_on_who_else_is_there() -> None:
-    """Absence never shifts another's batch order: silo 1's stand-in is the same with silo 0 there or recalled."""
+def test_recall_does_not_depend_on_other_silos() -> None:
+    """Absence never changes other silos' batch order: silo 1's recall is the same with silo 0 present or recalled."""
 
-    def stand_in(replies: Sequence[Reply]) -> Tensor:
+    def recall_update(replies: Sequence[Reply]) -> Tensor:
         digests: list[Digest] = [digest_of(0, 1.0, 5.0), digest_of(1, 1.0, 2.0, 3.0, 4.0)]
         moderator = paper_moderator(training=replace(BY_ONES, lr=0.1), digests=digests)
         requests: list[Request] = moderator.push(3)
         return moderator.recall(requests, replies)[-1].update
 
-    assert torch.equal(stand_in([]), stand_in([reply_of(0, 0.1, round=3)]))
+    assert torch.equal(recall_update([]), recall_update([reply_of(0, 0.1, round=3)]))
 
 
 def test_silos_and_rounds_have_batch_orders_of_their_own() -> None:

@@ -1,4 +1,4 @@
-"""OpenDP as an oracle: what it says of the same noise, where it is installed (`pip install opendp`).
+"""Compare our noise with OpenDP's figures for it, if it is installed (`pip install opendp`).
 
 Its maps round outwards, so the last digits may differ.
 """
@@ -23,7 +23,7 @@ dp: Any = pytest.importorskip("opendp.prelude", reason="opendp is not installed:
 dp.enable_features("contrib")
 
 DIGITS = 1e-9
-"""How near two figures are that print alike to nine digits."""
+"""The relative difference of figures that agree in nine digits."""
 
 
 def laplace(scale: float) -> Any:
@@ -74,8 +74,8 @@ def test_two_releases_cost_what_composition_says() -> None:
 
 @pytest.mark.parametrize("classes", [2, 10, 62])
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
-def test_randomised_labels_cost_what_they_say(classes: int, epsilon: float) -> None:
-    """Ours is rounded down to parts of 2^32: eight digits at an epsilon of 5 and 62 classes."""
+def test_randomised_labels_cost_the_stated_epsilon(classes: int, epsilon: float) -> None:
+    """Our probability is rounded down to a multiple of 2^-32, which keeps eight digits at epsilon 5 and 62 classes."""
     keep = float(keep_fraction(epsilon, classes))
     asked = dp.m.make_randomized_response([*range(classes)], prob=keep)
     assert asked.map(1) == pytest.approx(epsilon, rel=1e-7)
@@ -84,7 +84,7 @@ def test_randomised_labels_cost_what_they_say(classes: int, epsilon: float) -> N
 @pytest.mark.parametrize("scale", [3.0, 40.0])
 @pytest.mark.parametrize("share", [0.3, 0.05, 0.001])
 def test_the_tails_of_the_laws_agree(scale: float, share: float) -> None:
-    """The least size that is reached in at most this share of draws, by adding up our weights."""
+    """Compare the least size that at most this share of draws reaches, by summing our weights."""
     reach = np.arange(-int(60 * scale), int(60 * scale) + 1)
     for exponent, known in (
         (np.abs(reach) / scale, dp.discrete_laplacian_scale_to_accuracy(scale=scale, alpha=share)),
@@ -101,11 +101,11 @@ def test_the_tails_of_the_laws_agree(scale: float, share: float) -> None:
     [(DiscreteLaplaceNoise(Fraction(5)), laplace(5.0)), (DiscreteGaussianNoise(Fraction(49)), gaussian(7.0))],
     ids=["laplace", "gaussian"],
 )
-def test_both_samplers_draw_from_one_law(noise: Any, theirs: Any) -> None:
-    """Two samples of 40,000, by size: the chi-square of their difference has as many degrees as it has sizes."""
+def test_both_samplers_draw_from_the_same_distribution(noise: Any, theirs: Any) -> None:
+    """Compare two samples of 40,000 by size; the chi-square of their difference has one degree of freedom per size."""
     count, sizes = 40_000, 20
     own = np.bincount(np.minimum(np.abs(noise.draw(count, SeededSource(0, "oracle"))), sizes))
     other = np.bincount(np.minimum(np.abs(np.array(theirs([0] * count))), sizes))
     statistic = float(((own - other) ** 2 / (own + other)).sum())
-    # OpenDP cannot be seeded: with 20 degrees about one sample in a million lies beyond
+    # OpenDP cannot be seeded; with 20 degrees about one sample in a million exceeds this
     assert statistic < 65

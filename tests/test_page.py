@@ -1,4 +1,4 @@
-"""The report page as text: what it shows of known runs, damaged runs and names that are markup."""
+"""The report page as text: known runs, damaged runs, and names that contain markup."""
 
 import json
 import re
@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from conftest import draw_tiny_dataset
-from feddig.cli import main
 from feddig.data.partition import draw_partition
 from feddig.errors import FedDigError
 from feddig.experiment.toml import experiment_from_table
@@ -25,7 +24,8 @@ from feddig.report.read_run import read_runs
 from feddig.report.run_files import read_classes
 from feddig.report.run_settings import repeat_runs, to_toml
 from feddig.runs.pictures import write_class_facts
-from report_folders import write_folder, write_grid
+from folders import error_line, run_feddig
+from report_folders import page_data, write_folder, write_grid
 
 LEAVING = ["1100", "1111"]
 HOSTILE = """</script><script>alert(1)</script><img src=x onerror=alert(1)>"'&"""
@@ -33,18 +33,12 @@ HOSTILE = """</script><script>alert(1)</script><img src=x onerror=alert(1)>"'&""
 
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A comparison of three algorithms over two seeds, only to be read."""
+    """Write a comparison of three algorithms over two seeds; tests must not change it."""
     return write_grid(tmp_path_factory.mktemp("comparison") / "grid")
 
 
 def page_of(*folders: Path) -> str:
     return build_page(read_runs(folders))
-
-
-def data_of(page: str) -> dict[str, Any]:
-    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
-    assert found is not None
-    return dict(json.loads(found.group(1)))
 
 
 class Reader(HTMLParser):
@@ -130,7 +124,7 @@ def test_a_base_is_compared_with_its_own_controls(tmp_path: Path) -> None:
         (["0011", "1100"], "4.0 % with 1 of 2 silos away"),
     ],
 )
-def test_the_title_says_which_silos_are_away(present: list[str], title: str, tmp_path: Path) -> None:
+def test_the_title_names_the_absent_silos(present: list[str], title: str, tmp_path: Path) -> None:
     headline = write_headline(
         group_runs(read_runs([write_folder(tmp_path / "run", [1, 2, 3, 4], present)]))[0]
     )
@@ -147,7 +141,7 @@ def test_departures_are_those_of_one_seed_where_seeds_differ(tmp_path: Path) -> 
 
 def test_the_numbers_of_the_charts_are_those_of_the_folder(tmp_path: Path) -> None:
     run = write_folder(tmp_path / "run", [10.126, None, 30, 40], LEAVING)
-    data = data_of(page_of(run))
+    data = page_data(page_of(run))
     (group,), (details,) = data["groups"], data["runs"]
     assert group["curves"][0]["mean"] == [10.13, None, 30, 40]
     assert group["strip"]["bars"] == [[2, 1, 2, 2], [4, 1]]
@@ -162,7 +156,7 @@ def test_the_numbers_of_the_charts_are_those_of_the_folder(tmp_path: Path) -> No
 
 def test_silos_that_have_not_joined_are_not_away(tmp_path: Path) -> None:
     run = write_folder(tmp_path / "run", [1, 2, 3], ["011", "110"], algorithm="fedavg")
-    bars = data_of(page_of(run))["groups"][0]["strip"]["bars"]
+    bars = page_data(page_of(run))["groups"][0]["strip"]["bars"]
     assert bars == [[1, 0, 2, 1], [2, 1, 1, 3]]
 
 
@@ -170,7 +164,7 @@ def test_seeds_are_averaged_and_other_settings_are_not(tmp_path: Path) -> None:
     for seed, value in ((0, 10.0), (1, 30.0)):
         write_folder(tmp_path / f"a{seed}", [value], ["1"], seed=seed, settings="lr = 0.1\n")
     write_folder(tmp_path / "b", [70.0], ["1"], seed=0, settings="lr = 0.2\n")
-    (group,) = data_of(page_of(tmp_path))["groups"]
+    (group,) = page_data(page_of(tmp_path))["groups"]
     assert {curve["name"]: (curve["mean"], curve["low"], curve["high"]) for curve in group["curves"]} == {
         "feddig, lr 0.1": ([20.0], [10.0], [30.0]),
         "feddig, lr 0.2": ([70.0], None, None),
@@ -328,7 +322,7 @@ def test_one_command_repeats_a_comparison(grid: Path) -> None:
         "--out again"
     )
     table = tomllib.loads(settings)
-    # seeds that follow from the top-level seed are left out, or every seed would get the partition of one
+    # derived seeds are left out, because otherwise every seed would get the same partition
     assert "seed" not in table["data"]
     assert experiment_from_table(table).data.silos == 3
 
@@ -357,7 +351,7 @@ def test_no_name_becomes_markup(tmp_path: Path) -> None:
     assert not any(value == "x" for name, value in read.attributes if name == "src")
     assert not any(name.startswith("on") for name, _ in read.attributes)
     assert HOSTILE in " ".join(read.texts)
-    data = data_of(page)
+    data = page_data(page)
     assert data["groups"][0]["curves"][0]["name"] == HOSTILE
     assert data["groups"][0]["strip"]["names"] == [HOSTILE, "b"]
 
@@ -421,7 +415,7 @@ def test_a_file_of_another_format_version_is_refused_by_name(tmp_path: Path) -> 
 def test_any_number_of_silos_and_rounds_makes_a_page(silos: int, rounds: int, tmp_path: Path) -> None:
     run = write_folder(tmp_path / "run", [50.0] * rounds, ["1" * rounds] * silos)
     page = page_of(run)
-    data = data_of(page)["runs"][0]
+    data = page_data(page)["runs"][0]
     Reader(page)
     assert (data["validation"] is None) == (silos > 64)
     if silos > 64:
@@ -433,7 +427,7 @@ def test_any_number_of_silos_and_rounds_makes_a_page(silos: int, rounds: int, tm
 def test_a_federation_without_test_images_says_so(tmp_path: Path) -> None:
     run = write_folder(tmp_path / "run", [1, 2, 3, 4], LEAVING)
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    told = [
+    changed_rows = [
         {
             **line,
             "test_accuracy": None,
@@ -442,9 +436,11 @@ def test_a_federation_without_test_images_says_so(tmp_path: Path) -> None:
         }
         for line in lines
     ]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told), encoding="utf-8")
+    (run / "metrics.jsonl").write_text(
+        "".join(json.dumps(line) + "\n" for line in changed_rows), encoding="utf-8"
+    )
     page = page_of(run)
-    assert data_of(page)["groups"][0]["curves"][0]["mean"] == [None, 5, 5, 5]
+    assert page_data(page)["groups"][0]["curves"][0]["mean"] == [None, 5, 5, 5]
     assert "There were no test images" in Reader(page).text
 
 
@@ -464,7 +460,7 @@ def test_a_page_of_300_rounds_and_64_silos_stays_below_3_mb(tmp_path: Path) -> N
                 write_noisy_pictures(run, len(classes), stream)
     page = page_of(tmp_path)
     assert page.count("data:image/png;base64,") == 2 * 2 * 62
-    assert len(page.encode()) < 2_700_000, "a tenth below the promised size"
+    assert len(page.encode()) < 2_700_000, "a tenth below the limit of 3 MB"
 
 
 def write_noisy_pictures(run: Path, classes: int, stream: np.random.Generator) -> None:
@@ -496,9 +492,7 @@ def test_the_page_is_written_into_the_folder_or_to_the_given_path(
         (["report", str(grid), "--out", "pages/mine.html"], Path("pages/mine.html")),
         (["report", str(grid / "feddig"), str(grid / "fedavg")], Path("report.html")),
     ):
-        with pytest.raises(SystemExit) as ended:
-            main(arguments)
-        assert ended.value.code == 0
+        assert run_feddig(*arguments) == 0
         assert capsys.readouterr().out.strip() == str(place)
         assert place.read_text(encoding="utf-8").startswith("<!doctype html>")
 
@@ -516,11 +510,7 @@ def test_a_folder_without_results_is_one_line_and_code_2(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(SystemExit) as ended:
-        main(["report", str(tmp_path / name)])
-    assert ended.value.code == 2
-    message = capsys.readouterr().err
+    message = error_line(capsys, "report", tmp_path / name)
     assert message.startswith(f"feddig: error: {tmp_path / name}: ")
-    assert message.count("\n") == 1
     with pytest.raises(FedDigError):
         read_runs([tmp_path / name])

@@ -1,4 +1,4 @@
-"""The page's colours: enough contrast to read, and different with any kind of colour vision."""
+"""The page's colours: enough contrast to read, and distinct with any kind of colour vision."""
 
 import re
 from importlib.resources import files
@@ -20,18 +20,18 @@ THEMES = {
     "dark by choice": ':root[data-theme="dark"] {',
     "paper": ":root, :root:not(",
 }
-"""Where the colours of each theme begin in the style sheet."""
+"""The start of each theme's colours in the style sheet."""
 VISIONS = {
     "usual": np.eye(3),
     "without red": [[0.1523, 1.0526, -0.2049], [0.1145, 0.7863, 0.0992], [-0.0039, -0.0481, 1.0520]],
     "without green": [[0.3673, 0.8606, -0.2280], [0.2801, 0.6725, 0.0474], [-0.0118, 0.0429, 0.9689]],
     "without blue": [[1.2555, -0.0767, -0.1788], [-0.0784, 0.9308, 0.1476], [0.0047, 0.6914, 0.3039]],
 }
-"""How linear red, green and blue are seen: Machado, Oliveira and Fernandes 2009, at full severity."""
+"""Linear red, green and blue as seen with colour blindness: Machado, Oliveira and Fernandes 2009, full severity."""
 LIGHT = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-"""From linear sRGB to CIE XYZ."""
+"""The matrix from linear sRGB to CIE XYZ."""
 APART = 10.0
-"""Two lines at this distance in CIELAB are different at a glance; about 2 is the least that can be seen."""
+"""Two lines at this distance in CIELAB are easily told apart; a distance of about 2 is just visible."""
 
 
 def colours(theme: str) -> dict[str, np.ndarray]:
@@ -90,7 +90,7 @@ def test_here_and_away_differ(vision: str, theme: str) -> None:
 
 @pytest.fixture(scope="module")
 def curves(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The curves of a chart with ten algorithms."""
+    """Return the curves of a chart with ten algorithms."""
     folder = tmp_path_factory.mktemp("runs")
     bases = ("fedprox", "fednova", "feddyn", "adabest")
     for name in ("feddig", "fedavg", "frozen", *bases, *(f"feddig+{base}" for base in bases[:3])):

@@ -1,4 +1,4 @@
-"""The report page in a real browser: it opens from disk alone, shows the right values, and can be used."""
+"""The report page in a real browser: it opens from disk without requests, shows the right values, and can be used."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ WHITE, DARK = "rgb(255, 255, 255)", "rgb(20, 23, 27)"
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A comparison over two seeds: FedDig 50.5 + 2 per round, FedAvg 52.5 - 1 per round, frozen 51.5."""
+    """Write a comparison over two seeds: FedDig 50.5 + 2 per round, FedAvg 52.5 - 1 per round, frozen 51.5."""
     return write_report([write_grid(tmp_path_factory.mktemp("runs") / "grid")])[0]
 
 
@@ -63,7 +63,7 @@ def test_curves_are_drawn_where_their_values_are(opened: Browser) -> None:
 
 
 @pytest.mark.slow
-def test_the_strip_shows_which_silos_were_here_and_recalled(opened: Browser) -> None:
+def test_the_strip_shows_which_silos_were_present_and_recalled(opened: Browser) -> None:
     found = opened.evaluate(
         f"""[...document.querySelectorAll('{ACCURACY} svg rect[data-silo]')]
             .map((bar) => [bar.dataset.silo, bar.getAttribute("class")])"""
@@ -152,7 +152,7 @@ def test_tables_sort_by_any_column_both_ways(opened: Browser) -> None:
 
 
 def copied(browser: Browser, button: str) -> str:
-    """Click a copy button and return what it put into the clipboard."""
+    """Click a copy button and return the content of the clipboard."""
     browser.evaluate(
         "navigator.clipboard.writeText = (text) => { globalThis.caught = text; return Promise.resolve(); }"
     )

@@ -1,4 +1,4 @@
-"""The paper's figures: values read back from the drawn figure are those of the results."""
+"""The paper's figures: the values in the drawn figure are those of the results."""
 
 import tomllib
 from collections.abc import Sequence
@@ -13,7 +13,6 @@ from matplotlib.container import BarContainer, ErrorbarContainer
 from matplotlib.figure import Figure
 from PIL import Image
 
-from feddig.cli import main
 from feddig.errors import FedDigError
 from feddig.files import write_tensors
 from feddig.report.paper import figures
@@ -23,6 +22,7 @@ from feddig.report.paper.style import FROZEN, PAPER_ALGORITHMS, choose_styles, s
 from feddig.report.pictures import EncodedImages, to_bytes
 from feddig.report.read_run import Run, read_runs
 from feddig.report.run_settings import to_toml
+from folders import error_line, run_feddig
 from report_folders import write_folder, write_grid
 
 LEAVING = ["1100", "1111"]
@@ -85,7 +85,7 @@ def explanation_of(figure: Figure) -> str:
 
 @pytest.fixture(scope="module")
 def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A comparison of three algorithms over two seeds, only to be read."""
+    """Write a comparison of three algorithms over two seeds; tests must not change it."""
     return write_grid(tmp_path_factory.mktemp("comparison") / "grid")
 
 
@@ -102,7 +102,7 @@ def test_a_curve_is_the_mean_of_its_seeds_and_its_band_their_deviation(grid: Pat
     lines = {str(line.get_label()): line for line in axes.get_lines()}
     for name, start, step in (("feddig", 50, 2), ("fedavg", 52, -1), ("frozen", 51, 0)):
         assert list(lines[name].get_ydata()) == pytest.approx([start + step * r + 0.5 for r in range(10)])
-    (band,) = [each for each in axes.collections if each.get_facecolor()[0][0] == 0]  # FedDig's blue
+    (band,) = [each for each in axes.collections if each.get_facecolor()[0][0] == 0]  # the blue of FedDig
     heights = band.get_paths()[0].vertices[:, 1]
     assert heights.min() == pytest.approx(50.5 - stdev([0, 1]))
     assert heights.max() == pytest.approx(68.5 + stdev([0, 1]))
@@ -149,7 +149,7 @@ def test_bars_are_means_and_error_bars_deviations(
     kind: str, key: str, values: list[Any], tmp_path: Path
 ) -> None:
     finals = {"feddig": 70.0, "feddig+fednova": 60.0}
-    # written in reverse: numbers are sorted as numbers
+    # written in reverse order; numbers are sorted as numbers
     write_sweep(tmp_path, key, values[::-1], finals)
     figure = draw_from(kind, tmp_path)
     (axes,) = figure.axes
@@ -199,7 +199,7 @@ def test_scenarios_stand_side_by_side_where_there_are_several(tmp_path: Path) ->
 def test_algorithms_without_digests_are_level_lines_where_only_digests_vary(tmp_path: Path) -> None:
     write_sweep(tmp_path / "sweep", "digest.samples_per_digest", [1, 4], {"feddig": 70.0})
     for seed in (0, 1):
-        for copy in "ab":  # feddig compare repeats it for each setting, with the same result
+        for copy in "ab":  # `feddig compare` repeats it for each setting with the same result
             write_run(tmp_path / copy / f"{seed}", 60.0 + 2 * seed, algorithm="frozen", seed=seed)
     figure = draw_from("samples-per-digest-bars", tmp_path)
     (axes,) = figure.axes
@@ -390,7 +390,7 @@ def test_raw_images_are_test_images_with_their_features(tmp_path: Path) -> None:
 
     write_run(tmp_path / "run", 70.0)
     raw = load_samples(tmp_path / "run", 12)
-    assert raw.labels.tolist() == [*range(10), 0, 1], "one class after the other"
+    assert raw.labels.tolist() == [*range(10), 0, 1], "the classes are in order"
     test = load_dataset("fashion-mini").test
     second = np.flatnonzero(test.labels == 1)[1]
     assert raw.images[11, 0, 2:-2, 2:-2] == pytest.approx(test.pixels[[second]][0, 0] / 255)
@@ -417,7 +417,7 @@ def test_equal_weights_leave_the_least_variance_and_one_sample_alone_leaves_it_a
 
 
 def test_drawn_noise_agrees_with_theory() -> None:
-    """A sample variance of Laplace noise has a standard deviation of sqrt(5/n); four of these are allowed."""
+    """Allow four standard deviations; a sample variance of Laplace noise has one of sqrt(5/n)."""
     weights = mixing_weights(np.linspace(1, 0, 21), 4)
     off = variance_in_samples(weights) / variance_in_theory(weights) - 1
     assert np.abs(off).max() < 4 * np.sqrt(5 / DRAWS)
@@ -444,7 +444,7 @@ def write_mixed(folder: Path, weights: list[float], **settings: Any) -> Path:
     }
     write_run(folder, 70.0, settings=chosen | settings)
     for silo, middle in enumerate((0.0, 100.0)):
-        # of three numbers m - d, m, m + d the sample variance is d squared
+        # the sample variance of m - d, m, m + d is d squared
         features = np.array([[-2, -1], [0, 0], [2, 1]], np.float32).reshape(3, 2, 1, 1) + middle
         labels = np.full((3, 2), 0.5, np.float32)
         tensors = {"features": features.astype(np.float32), "labels": labels}
@@ -479,7 +479,9 @@ def test_no_two_of_many_names_have_the_same_style() -> None:
     combined = [f"feddig+{name}" for name in PAPER_ALGORITHMS]
     styles = choose_styles([*PAPER_ALGORITHMS, *combined, "centralised", "frozen", *scenarios])
     assert len(set(styles.values())) == len(styles)
-    assert styles["fedavg"] == choose_styles(["fedavg"])["fedavg"], "whatever else is in the figure"
+    assert styles["fedavg"] == choose_styles(["fedavg"])["fedavg"], (
+        "the style does not depend on other curves"
+    )
     assert styles["frozen"] == choose_styles(["frozen, none"])["frozen, none"] == FROZEN
 
 
@@ -502,20 +504,14 @@ def test_a_figure_is_saved_as_png_and_svg(tmp_path: Path) -> None:
     assert paths[1].read_bytes().startswith(b"<?xml")
 
 
-def give(*words: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main([str(word) for word in words])
-    return int(ended.value.code or 0)
-
-
 def test_the_command_writes_both_files_and_prints_their_paths(
     grid: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    assert give("figures", "scenario-curves", grid, "--out", out) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said == [str(out / "scenario-curves.png"), str(out / "scenario-curves.svg")]
-    assert all(Path(line).stat().st_size > 1000 for line in said)
+    assert run_feddig("figures", "scenario-curves", grid, "--out", out) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == [str(out / "scenario-curves.png"), str(out / "scenario-curves.svg")]
+    assert all(Path(line).stat().st_size > 1000 for line in printed)
 
 
 def test_the_command_reports_errors_in_one_line(
@@ -526,15 +522,12 @@ def test_the_command_reports_errors_in_one_line(
         (["skew-bars"], "skew-bars: is drawn from results"),
         (["skew-bars", tmp_path / "nowhere"], "nowhere: no such folder"),
     ):
-        assert give("figures", *words) == 2
-        said = capsys.readouterr().err
-        assert wanted in said
-        assert len(said.splitlines()) == 1
+        assert wanted in error_line(capsys, "figures", *words)
 
 
 def test_every_kind_is_a_function_of_its_name_and_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert give("figures", "list") == 0
-    said = capsys.readouterr().out
+    assert run_feddig("figures", "list") == 0
+    printed = capsys.readouterr().out
     for name, function in FIGURES.items():
         assert getattr(figures, name.replace("-", "_")) is function
-        assert f" {name} " in said
+        assert f" {name} " in printed

@@ -1,4 +1,4 @@
-"""FedDig+: the committee's formula by hand, the digest expert, and runs in which silos hardly or never train."""
+"""FedDig+: the committee's formula by hand, the digest expert, and runs in which silos rarely or never train."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,8 +19,8 @@ from feddig.runs.build import build_simulation
 from feddig.settings import ModeratorSettings
 
 
-class Says(nn.Module):
-    """A network that gives the same logits for everything."""
+class ConstantLogits(nn.Module):
+    """A network that returns the same logits for every input."""
 
     def __init__(self, *logits: float) -> None:
         super().__init__()
@@ -30,8 +30,8 @@ class Says(nn.Module):
         return self.logits.expand(len(inputs), -1)
 
 
-def chances(classifier: list[float], expert: list[float], covered: list[float]) -> list[float]:
-    committee = Committee(Says(*classifier), Says(*expert), len(covered))
+def probabilities(classifier: list[float], expert: list[float], covered: list[float]) -> list[float]:
+    committee = Committee(ConstantLogits(*classifier), ConstantLogits(*expert), len(covered))
     committee.coverage.data = torch.tensor(covered)
     with torch.no_grad():
         found: list[float] = committee(torch.zeros(1, 1), torch.zeros(1, 1)).exp()[0].tolist()
@@ -42,20 +42,20 @@ def chances(classifier: list[float], expert: list[float], covered: list[float]) 
 
 
 def test_where_all_is_covered_the_expert_advises() -> None:
-    """M says 1 : 1 and E 4 : 1; half of E's logarithm is its root, 2 : 1."""
+    """M's odds are 1 : 1 and E's 4 : 1; half of E's logarithm is the square root, 2 : 1."""
     four = torch.tensor(4.0).log().item()
-    assert chances([0, 0], [four, 0], [1.0, 1.0]) == pytest.approx([2 / 3, 1 / 3], rel=1e-4)
+    assert probabilities([0, 0], [four, 0], [1.0, 1.0]) == pytest.approx([2 / 3, 1 / 3], rel=1e-4)
 
 
 def test_where_nothing_is_covered_the_expert_decides() -> None:
     three = torch.tensor(3.0).log().item()
-    assert chances([100, -100], [0, three], [0.0, 0.0]) == pytest.approx([1 / 4, 3 / 4], rel=1e-3)
+    assert probabilities([100, -100], [0, three], [0.0, 0.0]) == pytest.approx([1 / 4, 3 / 4], rel=1e-3)
 
 
 def test_a_class_that_m_never_saw_is_the_experts() -> None:
-    """E says a quarter, a quarter, a half; M knows the first two and says 3 : 1; E does not part them."""
+    """E gives 1/4, 1/4, 1/2; M knows the first two classes and gives 3 : 1; E does not distinguish them."""
     three, two = torch.tensor(3.0).log().item(), torch.tensor(2.0).log().item()
-    found = chances([three, 0, 0], [0, 0, two], [1.0, 1.0, 0.0])
+    found = probabilities([three, 0, 0], [0, 0, two], [1.0, 1.0, 0.0])
     assert found == pytest.approx([3 / 8, 1 / 8, 1 / 2], rel=1e-3)
 
 
@@ -65,13 +65,13 @@ def test_a_class_that_m_never_saw_is_the_experts() -> None:
     st.lists(st.floats(0, 1), min_size=3, max_size=3),
 )
 def test_chances_sum_to_one(classifier: list[float], expert: list[float], covered: list[float]) -> None:
-    found = chances(classifier, expert, covered)
+    found = probabilities(classifier, expert, covered)
     assert sum(found) == pytest.approx(1, abs=1e-4)
     assert min(found) >= 0
 
 
 def test_coverage_is_the_share_of_a_classs_samples_that_silos_have_trained_on_long_enough() -> None:
-    """Silo 0 has 8 samples of class 0 and trained 20 rounds, which counts half; silo 1 has 8 of each and never did."""
+    """Silo 0 has 8 samples of class 0; its 20 rounds count half. Silo 1 has 8 of each class and never trained."""
     one = Digest(0, torch.zeros(2, 1), torch.tensor([[1.0, 0, 0]] * 2), {"samples_per_digest": 4})
     two = Digest(1, torch.zeros(4, 1), torch.tensor([[0.5, 0.5, 0]] * 4), {"samples_per_digest": 4})
     assert coverage([one, two], [20, 0]).tolist() == pytest.approx([0.25, 0, 1])
@@ -82,7 +82,7 @@ def test_coverage_is_the_share_of_a_classs_samples_that_silos_have_trained_on_lo
 
 
 def digests_of(*silos: int, seed: int = 0) -> list[Digest]:
-    """Draw digests of three classes, whose features lie far apart, far from zero, and are mixed by two."""
+    """Draw digests of three classes; features are far apart and far from zero, and two samples are mixed."""
     stream = torch.Generator().manual_seed(seed)
     drawn = []
     for silo in silos:
@@ -160,7 +160,7 @@ def final(experiment: Experiment, out: Path) -> float:
 
 
 def test_a_silo_that_never_trains_is_known_from_its_digest(tmp_path: Path) -> None:
-    """The largest silo sends its digest alone; votes of the others know little of its classes."""
+    """The largest silo only sends its digest; the other silos have few samples of its classes."""
     without = {"name": "fedavg", "prior_correction": True}
     votes = demo(absence={"scenario": "never"}, algorithm=without, moderator={"votes": 1.0})
     plus = demo(absence={"scenario": "never"}, algorithm={"name": "feddig-plus"})

@@ -1,10 +1,11 @@
-"""`feddig predict` and `feddig evaluate`: a model's file alone classifies images as its run did."""
+"""`feddig predict` and `feddig evaluate`: a model's file suffices to classify images as its run did."""
 
 import csv
 import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,6 @@ from torch import nn
 
 from conftest import make_tiny_experiment
 from feddig import Experiment, Networks, run
-from feddig.cli import main
 from feddig.core.samples import classify
 from feddig.data.public_sets import FASHION_CLASSES
 from feddig.errors import FedDigError
@@ -28,13 +28,13 @@ from feddig.report.measures import class_measures
 from feddig.runs.build import Moderated, build_party, build_simulation
 from feddig.runs.model_file import TrainedModel, load_model, pack_model
 from feddig.runs.predict import evaluate, predict
-from folders import rows, start_feddig
+from folders import error_line, rows, run_feddig, start_feddig
 
 CLASSES = ("fig", "kiwi", "pear", "sloe")
 
 
 def draw_photos(folder: Path) -> Path:
-    """Draw 18x22 images whose class is the quarter that is bright, in folders train/CLASS and test/CLASS."""
+    """Draw 18x22 images whose class is the bright quarter, in folders train/CLASS and test/CLASS."""
     stream = np.random.default_rng(0)
     for part, count in (("train", 40), ("test", 12)):
         for label, name in enumerate(CLASSES):
@@ -48,7 +48,7 @@ def draw_photos(folder: Path) -> Path:
 
 
 def photo_experiment(photos: Path, algorithm: str, **sections: dict[str, object]) -> Experiment:
-    """Describe two rounds on the photos, which are resized and read in colour."""
+    """Return an experiment of two rounds on the photos, which are resized and read in colour."""
     data = {"name": "folder", "path": str(photos), "image_size": 16, "channels": 3, "min_samples": 8}
     return make_tiny_experiment(
         data=data, algorithm={"name": algorithm}, training={"rounds": 2, "batch": 16}, **sections
@@ -57,7 +57,7 @@ def photo_experiment(photos: Path, algorithm: str, **sections: dict[str, object]
 
 @dataclass(frozen=True)
 class Trained:
-    """A finished run, and its model's file alone in another folder."""
+    """A finished run, and a copy of its model's file in another folder."""
 
     experiment: Experiment
     results: Path
@@ -82,21 +82,10 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return Trained(experiment, folder / "run", model, photos)
 
 
-Give = Callable[..., str]
-
-
 @pytest.fixture
-def refuse(capsys: pytest.CaptureFixture[str]) -> Give:
-    """Give a command that is wrong, and return the one line that it prints."""
-
-    def command(*words: object) -> str:
-        with pytest.raises(SystemExit) as ended:
-            main([str(word) for word in words])
-        said = capsys.readouterr()
-        assert (ended.value.code, said.out, said.err.count("\n")) == (2, "", 1)
-        return said.err
-
-    return command
+def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Return a function that runs a wrong command and returns the line that it prints."""
+    return partial(error_line, capsys)
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
@@ -108,7 +97,7 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 
 def test_the_figures_of_classes_are_those_by_hand() -> None:
-    """Four true classes: the third is never predicted, the fourth has no images."""
+    """Of four classes, the third is never predicted and the fourth has no images."""
     found = class_measures(np.array([[3, 1, 0, 0], [2, 4, 0, 0], [0, 1, 0, 1], [0, 0, 0, 0]]))
     assert found["count"] == [4, 6, 2, 0]
     assert found["accuracy"] == pytest.approx(100 * 7 / 12)
@@ -120,9 +109,10 @@ def test_the_figures_of_classes_are_those_by_hand() -> None:
 
 
 def test_the_figures_are_scikit_learns() -> None:
-    metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn, of the extra dev, is not there")
+    metrics = pytest.importorskip("sklearn.metrics", reason="scikit-learn of the extra dev is not installed")
     stream = np.random.default_rng(1)
-    labels, guesses = stream.integers(0, 5, 200), stream.integers(0, 4, 200)  # the last is never predicted
+    # the last class is never predicted
+    labels, guesses = (stream.integers(0, 5, 200), stream.integers(0, 4, 200))
     found = class_measures(metrics.confusion_matrix(labels, guesses))
     assert found["macro_f1"] == pytest.approx(100 * metrics.f1_score(labels, guesses, average="macro"))
     assert found["balanced_accuracy"] == pytest.approx(100 * metrics.balanced_accuracy_score(labels, guesses))
@@ -143,7 +133,8 @@ def test_two_classes_have_an_area_under_the_curve(tmp_path: Path) -> None:
     np.savez(tmp_path / "d.npz", x=np.ones((4, 8, 8), np.float32) * means[:, None, None], y=[0, 1, 0, 1])
     found = evaluate(brightness_model(), str(tmp_path / "d.npz"))
     assert found["confusion"] == [[1, 1], [1, 1]]
-    assert found["auc"] == 0.75  # of the four pairs, only 0.4 is not above 0.6
+    # in three of the four pairs the bright image scores higher; only 0.4 is below 0.6
+    assert found["auc"] == 0.75
     assert found["accuracy"] == 50
     # Clopper-Pearson of two in four
     assert found["accuracy_interval"] == pytest.approx([6.7586, 93.2414], abs=1e-4)
@@ -158,9 +149,7 @@ def test_the_outcome_is_the_runs_own(trained: Trained, tmp_path: Path) -> None:
     model = load_model(trained.model, device="cpu")
     assert (model.image_shape, model.classes) == ((3, 16, 16), CLASSES)
     out = tmp_path / "p.csv"
-    with pytest.raises(SystemExit) as ended:
-        main(["predict", str(trained.model), str(trained.photos / "test"), "--out", str(out), "--quiet"])
-    assert not ended.value.code
+    assert run_feddig("predict", trained.model, trained.photos / "test", "--out", out, "--quiet") == 0
     table = read_table(out)
     assert list(table[0]) == ["file", "class", "probability", *(f"p_{name}" for name in CLASSES)]
     assert [row["file"] for row in table] == sorted(row["file"] for row in table)
@@ -185,7 +174,7 @@ def test_logits_have_the_same_bits_as_in_the_run(trained: Trained) -> None:
 
 
 def test_the_file_suffices_where_nothing_else_is(trained: Trained, tmp_path: Path) -> None:
-    """In a process of its own, while the run and its data are away."""
+    """Use a separate process while the run and its data are moved away."""
     shutil.copy(trained.model, tmp_path / "model.safetensors")
     shutil.copytree(trained.photos / "test", tmp_path / "photos")
     away = trained.results.parent.rename(trained.results.parent.with_name("away"))
@@ -201,7 +190,7 @@ def test_the_file_suffices_where_nothing_else_is(trained: Trained, tmp_path: Pat
 
 
 def packed(experiment: Experiment, path: Path, networks: Networks | None = None) -> Moderated:
-    """Write the model of an experiment as it is before the first round."""
+    """Write an experiment's model as it is before the first round."""
 
     class Built(Moderated):
         def task(self) -> tuple[tuple[int, int, int], tuple[str, ...]]:
@@ -259,7 +248,7 @@ def classifier(image_shape, classes, feature_shape):
 
 
 def test_own_code_is_imported_only_if_that_is_allowed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuse: Give
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -271,8 +260,8 @@ def test_own_code_is_imported_only_if_that_is_allowed(
         "digest": {"encoder": "own_networks_here:encoder"},
     }
     built = packed(make_tiny_experiment(**sections), file)
-    said = refuse("predict", file, "nowhere")
-    assert "needs the code of own_networks_here:encoder for digest.encoder; say --own-code" in said
+    printed = refusal("predict", file, "nowhere")
+    assert "needs the code of own_networks_here:encoder for digest.encoder; say --own-code" in printed
     model = load_model(file, own_code=True)
     images = torch.rand(2, 3, 32, 32)
     assert model.encoder is not None
@@ -282,11 +271,11 @@ def test_own_code_is_imported_only_if_that_is_allowed(
     assert torch.equal(model.network.module(images, codes), built.network.module(images, codes))
 
 
-def test_a_network_given_in_python_is_not_in_the_file(tmp_path: Path, refuse: Give) -> None:
+def test_a_network_given_in_python_is_not_in_the_file(tmp_path: Path, refusal: Callable[..., str]) -> None:
     mine = Networks(raw_extractor=nn.Sequential(nn.AvgPool2d(8), nn.Flatten()))
     packed(make_tiny_experiment(algorithm={"name": "fedavg"}), tmp_path / "m.safetensors", mine)
-    said = refuse("predict", tmp_path / "m.safetensors", "nowhere", "--own-code")
-    assert "model.classifier was given in Python" in said
+    printed = refusal("predict", tmp_path / "m.safetensors", "nowhere", "--own-code")
+    assert "model.classifier was given in Python" in printed
 
 
 # --- images
@@ -316,7 +305,7 @@ def test_images_are_found_at_any_depth_and_rows_are_numbered(tmp_path: Path) -> 
 
 
 def test_classes_are_matched_by_name(tmp_path: Path) -> None:
-    """The folder's first class is the model's second, and the other one has no images."""
+    """The folder's first class is the model's second; the other class has no images."""
     (tmp_path / "bright").mkdir()
     for value in (10, 240):
         Image.new("L", (8, 8), value).save(tmp_path / "bright" / f"{value}.png")
@@ -325,7 +314,7 @@ def test_classes_are_matched_by_name(tmp_path: Path) -> None:
 
 
 def test_the_test_images_of_a_named_set_are_matched_by_name() -> None:
-    """The model lists the classes backwards and calls everything a bag."""
+    """The model has the classes in reverse order and classifies every image as a bag."""
     classes = tuple(reversed(FASHION_CLASSES))
     linear = nn.Linear(32 * 32, 10)  # images are padded to 32x32
     with torch.no_grad():
@@ -348,16 +337,18 @@ def test_a_class_that_the_model_does_not_know_is_an_error() -> None:
 # --- what is wrong
 
 
-def test_an_older_file_is_refused_with_a_remedy(trained: Trained, tmp_path: Path, refuse: Give) -> None:
+def test_an_older_file_is_refused_with_a_remedy(
+    trained: Trained, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
     arrays, facts = read_tensors(trained.model, "model")
     kept = {key: facts[key] for key in ("algorithm", "seed", "feddig")}
     write_tensors(tmp_path / "old.safetensors", "model", arrays, kept)
-    assert "an older FedDig wrote it" in refuse("predict", tmp_path / "old.safetensors", tmp_path)
-    assert "train it again" in refuse("evaluate", tmp_path / "old.safetensors", "fashion-mini")
+    assert "an older FedDig wrote it" in refusal("predict", tmp_path / "old.safetensors", tmp_path)
+    assert "train it again" in refusal("evaluate", tmp_path / "old.safetensors", "fashion-mini")
 
 
 def test_facts_that_do_not_fit_the_tensors_are_refused(
-    trained: Trained, tmp_path: Path, refuse: Give
+    trained: Trained, tmp_path: Path, refusal: Callable[..., str]
 ) -> None:
     arrays, facts = read_tensors(trained.model, "model")
     for wrong in (
@@ -367,40 +358,39 @@ def test_facts_that_do_not_fit_the_tensors_are_refused(
         {"classifier": "small "},
     ):
         write_tensors(tmp_path / "wrong.safetensors", "model", arrays, {**facts, **wrong})
-        refuse("predict", tmp_path / "wrong.safetensors", trained.photos)
+        refusal("predict", tmp_path / "wrong.safetensors", trained.photos)
 
 
 def test_mistakes_are_one_line(
-    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuse: Give
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     model = trained.model
-    assert "no such file" in refuse("predict", "nothing.safetensors", ".")
+    assert "no such file" in refusal("predict", "nothing.safetensors", ".")
     (tmp_path / "begun").mkdir()
-    assert "give a run's results folder" in refuse("predict", "begun", ".")
+    assert "give a run's results folder" in refusal("predict", "begun", ".")
     (tmp_path / "begun" / "experiment.toml").touch()
-    assert "feddig run --resume begun" in refuse("predict", "begun", ".")
-    assert "begun: no images" in refuse("predict", model, "begun")
-    assert "nowhere: no such folder" in refuse("predict", model, "nowhere")
+    assert "feddig run --resume begun" in refusal("predict", "begun", ".")
+    assert "begun: no images" in refusal("predict", model, "begun")
+    assert "nowhere: no such folder" in refusal("predict", model, "nowhere")
     (tmp_path / "bad.png").write_text("no image")
-    assert "bad.png: not a readable image" in refuse("predict", model, tmp_path)
+    assert "bad.png: not a readable image" in refusal("predict", model, tmp_path)
     np.savez("small.npz", x=np.zeros((2, 8, 8), np.uint8), y=[0, 1])
-    assert "the model takes [3, 16, 16]" in refuse("predict", model, "small.npz")
+    assert "the model takes [3, 16, 16]" in refusal("predict", model, "small.npz")
     np.savez("many.npz", x=np.zeros((2, 16, 16, 3), np.uint8), y=[0, 4])
-    assert "there is a label 4, but the model has only the classes 0 to 3" in refuse(
+    assert "there is a label 4, but the model has only the classes 0 to 3" in refusal(
         "evaluate", model, "many.npz"
     )
     (tmp_path / "fruit" / "kiwis").mkdir(parents=True)
     Image.new("RGB", (8, 8)).save(tmp_path / "fruit" / "kiwis" / "1.png")
-    assert "the class 'kiwis' is not the model's; did you mean 'kiwi'?" in refuse("evaluate", model, "fruit")
-    assert "is no data set, .npz file or folder" in refuse("evaluate", model, "fashion-mnis")
-    assert "many.npz: exists already" in refuse("predict", model, trained.photos, "--out", "many.npz")
-    assert "many.npz: exists already" in refuse("evaluate", model, trained.photos, "--out", "many.npz")
+    assert "the class 'kiwis' is not the model's; did you mean 'kiwi'?" in refusal("evaluate", model, "fruit")
+    assert "is no data set, .npz file or folder" in refusal("evaluate", model, "fashion-mnis")
+    assert "many.npz: exists already" in refusal("predict", model, trained.photos, "--out", "many.npz")
+    assert "many.npz: exists already" in refusal("evaluate", model, trained.photos, "--out", "many.npz")
 
 
 def test_the_table_on_the_console(trained: Trained, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["evaluate", str(trained.results), str(trained.photos), "--device", "cpu"])
+    assert run_feddig("evaluate", trained.results, trained.photos, "--device", "cpu") == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].split() == ["images", "48"]
     assert out[1].startswith(f"accuracy           {trained.accuracy:.1f} % (95 % interval ")

@@ -1,4 +1,4 @@
-"""The paper's noise has the paper's scale, and every mechanism says what it promises."""
+"""The paper's noise has the paper's scale, and every mechanism states its promise."""
 
 import math
 from dataclasses import replace
@@ -17,13 +17,13 @@ from feddig.settings import DigestSettings, PrivacySettings
 
 COUNT = 200_000
 TOO_FAR = math.sqrt(math.log(2 / 1e-9) / 2)
-"""The Kolmogorov-Smirnov distance, times the root of the count, that chance exceeds once in 10^9."""
+"""The Kolmogorov-Smirnov distance times the root of the count that chance exceeds once in 10^9."""
 
 
 def release(
     privacy: PrivacySettings, mixed: np.ndarray, largest: float, random: str = "seeded"
 ) -> np.ndarray:
-    """Release a mixture of a silo whose largest feature is given."""
+    """Release a mixture for a silo with the given largest feature."""
     labels, features = np.ones((len(mixed), 1), np.float32), np.full((1, 1), largest, np.float32)
     samples = Samples(features, np.zeros(1, int), np.zeros((1, 1), int), 1, lambda: (mixed, labels))
     facts = public_facts(privacy, DigestSettings(samples_per_digest=1), 1, 1)
@@ -40,7 +40,7 @@ def paper(
 
 
 def distance_from_laplace(draws: np.ndarray, scale: float) -> float:
-    """The Kolmogorov-Smirnov statistic sqrt(n) sup |F_n - F| against the Laplace distribution."""
+    """Return the Kolmogorov-Smirnov statistic sqrt(n) sup |F_n - F| for the Laplace distribution."""
     at = np.sort(draws.astype(np.float64)) / scale
     expected = np.where(at < 0, np.exp(-np.abs(at)) / 2, 1 - np.exp(-np.abs(at)) / 2)
     steps = np.arange(len(at) + 1) / len(at)
@@ -49,20 +49,20 @@ def distance_from_laplace(draws: np.ndarray, scale: float) -> float:
 
 
 def test_the_distance_is_right_on_three_draws() -> None:
-    """Laplace of scale 1: F(0) = 1/2, F(ln 2) = 3/4, F(-ln 2) = 1/4; the steps are at 1/3 and 2/3."""
+    """With scale 1, F(0) = 1/2, F(ln 2) = 3/4, F(-ln 2) = 1/4; the empirical steps are at 1/3 and 2/3."""
     draws = np.array([math.log(2), -math.log(2), 0.0])
     assert distance_from_laplace(draws, 1.0) == pytest.approx(math.sqrt(3) / 4)
 
 
 @pytest.mark.parametrize("random", ["seeded", "system"])
 def test_the_noise_is_laplace_of_the_paper_scale(random: str) -> None:
-    """Tau 3, S 50, epsilon .04: the scale is 3 / (50 x .04) = 1.5."""
+    """With tau 3, S 50 and epsilon .04, the scale is 3 / (50 x .04) = 1.5."""
     mixed = np.full((COUNT, 1), 7.0, np.float32)
     sent = release(PrivacySettings(epsilon=0.04, scale_size=50), mixed, 3.0, random)
     noise = (sent - mixed).ravel()
     assert sent.dtype == np.float32
     assert distance_from_laplace(noise, 1.5) < TOO_FAR
-    # the variance of a Laplace draw is 2 b^2, that of its square 20 b^4; six standard deviations
+    # the variance of a Laplace draw is 2 b^2, that of its square 20 b^4; allow six standard deviations
     assert np.mean(noise.astype(float) ** 2) == pytest.approx(
         2 * 1.5**2, abs=6 * math.sqrt(20 * 1.5**4 / COUNT)
     )
@@ -82,7 +82,7 @@ def test_normal_noise_of_the_same_variance_would_be_noticed() -> None:
 
 
 def test_noise_by_hand() -> None:
-    """Half of the exponential lies below ln 2; a second draw below one half turns the sign."""
+    """The exponential's median is ln 2; a second draw below one half flips the sign."""
 
     draws = iter([[0.5, 0.5, 0.0], [0.49, 0.5, 0.3]])
 
@@ -143,7 +143,7 @@ def test_the_systems_numbers_have_53_bits(monkeypatch: pytest.MonkeyPatch) -> No
     assert system_uniforms(1).tolist() == [2.0**-53]
 
 
-# --- what it promises
+# --- promises
 
 
 def test_at_the_papers_epsilon_the_scale_is_a_hundredth_of_the_largest_feature() -> None:
@@ -162,7 +162,7 @@ def test_at_the_papers_epsilon_the_scale_is_a_hundredth_of_the_largest_feature()
 def test_what_a_record_would_be_promised_if_the_rest_were_public(
     epsilon: float, spd: int, record: float
 ) -> None:
-    """The table in the design notes: ell 256, S 20,000."""
+    """Check the table of the design notes: ell 256, S 20,000."""
     assert paper(epsilon, (1 / spd,) * spd).epsilon_if_bound_public == pytest.approx(record)
 
 
@@ -171,9 +171,9 @@ def test_uneven_weights_promise_what_the_heaviest_does() -> None:
 
 
 def test_the_papers_mechanism_says_that_its_record_epsilon_is_infinite() -> None:
-    said = paper().sentence
-    assert said.startswith("record epsilon is infinite (tau depends on the data and labels are exact)")
-    assert said.endswith("if tau were public and labels known it would be 6,400")
+    sentence = paper().sentence
+    assert sentence.startswith("record epsilon is infinite (tau depends on the data and labels are exact)")
+    assert sentence.endswith("if tau were public and labels known it would be 6,400")
 
 
 def test_a_small_figure_keeps_its_decimals() -> None:
@@ -181,8 +181,8 @@ def test_a_small_figure_keeps_its_decimals() -> None:
 
 
 def test_no_noise_is_infinite_and_nothing_else() -> None:
-    told = promise_for(PrivacySettings(mechanism="none"), DigestSettings(), 256)
-    assert told.sentence == "no noise: record epsilon is infinite"
+    promise = promise_for(PrivacySettings(mechanism="none"), DigestSettings(), 256)
+    assert promise.sentence == "no noise: record epsilon is infinite"
 
 
 @pytest.mark.parametrize(("mechanism", "delta"), [("discrete-laplace", 0.0), ("discrete-gaussian", 1e-6)])
@@ -193,16 +193,17 @@ def test_integer_noise_says_what_it_promises_and_to_whom(mechanism: str, delta: 
         "release of the digest and not the updates of the model"
     )
     other = replace(privacy, adjacency="replace-one", label_epsilon=1.5, random="seeded")
-    said = promise_for(other, DigestSettings(), 256).sentence
-    assert said.startswith(
+    sentence = promise_for(other, DigestSettings(), 256).sentence
+    assert sentence.startswith(
         f"record epsilon is 9.5 and delta {delta:g} under replace-one adjacency (8 for features and"
     )
-    assert said.endswith("; nothing is promised against anyone who knows the seed")
+    assert sentence.endswith("; nothing is promised against anyone who knows the seed")
 
 
 def test_a_mechanism_of_another_release_is_trusted_with_nothing() -> None:
-    told = promise_of({"mechanism": "gauss", "epsilon": 0.005}, 256)
+    promise = promise_of({"mechanism": "gauss", "epsilon": 0.005}, 256)
     assert (
-        told.sentence == "gauss is not known to this version of FedDig: take the record epsilon as infinite"
+        promise.sentence
+        == "gauss is not known to this version of FedDig: take the record epsilon as infinite"
     )
-    assert (told.epsilon, told.noise_scale) == (math.inf, 0.0)
+    assert (promise.epsilon, promise.noise_scale) == (math.inf, 0.0)

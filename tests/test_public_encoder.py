@@ -8,18 +8,18 @@ import pytest
 import torch
 
 from conftest import draw_tiny_dataset
-from feddig.cli import main
 from feddig.data import Dataset, dataset_from_arrays
 from feddig.files import read_tensors
 from feddig.models.encoder import encoder_hash, load_encoder
 from feddig.models.train_encoder import BATCH, SHIPPED_TRAINING, make_encoder
 from feddig.runs.public_encoder import training_on
 from feddig.seeds import torch_stream
+from folders import run_feddig
 
 
 @pytest.fixture
 def npz(tmp_path: Path) -> Path:
-    """Grey images of 16x12 pixels, so that one side must be padded."""
+    """Write grey images of 16x12 pixels, so that one side must be padded."""
     pixels, labels = dots().train.pixels, dots().train.labels
     path = tmp_path / "dots.npz"
     np.savez(path, x_train=pixels, y_train=labels, x_test=pixels[:4], y_test=labels[:4])
@@ -33,10 +33,8 @@ def dots() -> Dataset:
     return dataset_from_arrays(pixels, labels, pixels[:4], labels[:4])
 
 
-def give(*words: object) -> int:
-    with pytest.raises(SystemExit) as ended:
-        main(["encoder", "make", *map(str, words)])
-    return int(ended.value.code or 0)
+def run_encoder_make(*words: object) -> int:
+    return run_feddig("encoder", "make", *words)
 
 
 def test_it_learns_from_the_padded_training_images(tmp_path: Path) -> None:
@@ -58,8 +56,8 @@ def test_the_file_tells_what_it_was_trained_on(
 ) -> None:
     out = tmp_path / "mine.safetensors"
     words = ["--data", "npz", "--data-path", npz.name, "--data-dir", tmp_path, "--steps", 5, "--seed", 3]
-    assert give(*words, "--out", out, "--json") == 0
-    told = json.loads(capsys.readouterr().out)
+    assert run_encoder_make(*words, "--out", out, "--json") == 0
+    report = json.loads(capsys.readouterr().out)
     _, facts = read_tensors(out, "encoder")
     expected = {
         "recipe": "images of npz, noisy code",
@@ -72,12 +70,12 @@ def test_the_file_tells_what_it_was_trained_on(
         "batch": str(BATCH),
     }
     assert {name: facts[name] for name in expected} == expected
-    assert told["data"] == "npz"
-    assert told["hash"] == facts["hash"] == encoder_hash(load_encoder(str(out), 1))
-    # the same arguments give the same bytes, and generated images another encoder
-    assert give(*words, "--out", tmp_path / "again.safetensors", "--quiet") == 0
+    assert report["data"] == "npz"
+    assert report["hash"] == facts["hash"] == encoder_hash(load_encoder(str(out), 1))
+    # the same arguments give the same bytes; generated images give another encoder
+    assert run_encoder_make(*words, "--out", tmp_path / "again.safetensors", "--quiet") == 0
     assert (tmp_path / "again.safetensors").read_bytes() == out.read_bytes()
-    assert told["hash"] != encoder_hash(make_encoder(1, 3, 5))
+    assert report["hash"] != encoder_hash(make_encoder(1, 3, 5))
 
 
 def test_channels_follow_from_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,12 +85,12 @@ def test_channels_follow_from_the_data(tmp_path: Path, capsys: pytest.CaptureFix
     np.savez(colour, x_train=pixels, y_train=dataset.train.labels, x_test=pixels, y_test=dataset.train.labels)
     out = tmp_path / "mine.safetensors"
     words = ["--data", "npz", "--data-path", colour, "--steps", 5, "--quiet"]
-    assert give(*words, "--channels", 1, "--out", out) == 2
+    assert run_encoder_make(*words, "--channels", 1, "--out", out) == 2
     assert capsys.readouterr().err == (
         "feddig: error: --channels: 1 asked for, but the images of npz have 3; leave it out\n"
     )
     assert not out.exists()
-    assert give(*words, "--out", out) == 0
+    assert run_encoder_make(*words, "--out", out) == 0
     assert read_tensors(out, "encoder")[1]["channels"] == "3"
 
 
@@ -104,7 +102,12 @@ def test_a_public_set_is_found_in_a_relative_data_dir(
     records = np.random.default_rng(0).integers(0, 100, (20, 3074), dtype=np.uint8)
     for name in ("train.bin", "test.bin"):
         Path("data", "cifar100", name).write_bytes(records.tobytes())
-    assert give("--data", "cifar100", "--data-dir", "data", "--steps", 5, "--out", "mine.safetensors") == 0
+    assert (
+        run_encoder_make(
+            "--data", "cifar100", "--data-dir", "data", "--steps", 5, "--out", "mine.safetensors"
+        )
+        == 0
+    )
     assert read_tensors(Path("mine.safetensors"), "encoder")[1]["data"] == "cifar100"
 
 
@@ -120,16 +123,16 @@ def test_a_public_set_is_found_in_a_relative_data_dir(
 def test_a_mistake_is_one_line(
     words: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert give(*words, "--out", tmp_path / "mine.safetensors") == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert len(said.err.splitlines()) == 1
-    assert said.err.startswith(f"feddig: error: {line}")
+    assert run_encoder_make(*words, "--out", tmp_path / "mine.safetensors") == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert len(printed.err.splitlines()) == 1
+    assert printed.err.startswith(f"feddig: error: {line}")
     assert not any(tmp_path.iterdir())
 
 
 def test_help_says_that_the_data_must_be_public(capsys: pytest.CaptureFixture[str]) -> None:
-    assert give("--help") == 0
+    assert run_encoder_make("--help") == 0
     assert "PUBLIC data only: everybody gets the encoder" in " ".join(
         capsys.readouterr().out.replace("│", " ").split()
     )
@@ -137,7 +140,7 @@ def test_help_says_that_the_data_must_be_public(capsys: pytest.CaptureFixture[st
 
 def test_without_data_the_images_are_generated(tmp_path: Path) -> None:
     out = tmp_path / "mine.safetensors"
-    assert give("--channels", 3, "--steps", 2, "--seed", 4, "--out", out, "--quiet") == 0
+    assert run_encoder_make("--channels", 3, "--steps", 2, "--seed", 4, "--out", out, "--quiet") == 0
     _, facts = read_tensors(out, "encoder")
     assert facts["hash"] == encoder_hash(make_encoder(3, 4, 2))
     assert facts["recipe"] == SHIPPED_TRAINING.name

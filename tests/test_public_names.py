@@ -1,4 +1,4 @@
-"""What `import feddig` offers: these names, nothing else, and without waiting for torch."""
+"""The public names of `import feddig`: these, no others, and without importing torch."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ PROMISED = [
 
 
 def in_a_fresh_process(program: str) -> str:
-    """Run a few lines where nothing of feddig has been imported yet."""
+    """Run a program in a new process, where feddig is not imported yet."""
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -45,12 +45,12 @@ def test_the_public_names_are_these_and_sorted() -> None:
 
 
 @pytest.mark.parametrize("name", PROMISED)
-def test_every_name_leads_to_the_thing_of_that_name(name: str) -> None:
+def test_every_name_is_that_of_its_object(name: str) -> None:
     found = getattr(feddig, name)
     if name != "__version__":
         assert found.__name__ == name
         assert found.__module__.startswith("feddig.")
-        assert found.__doc__, "whoever asks for help gets some"
+        assert found.__doc__, "help() shows a docstring"
 
 
 def test_a_name_that_does_not_exist_is_named() -> None:
@@ -58,7 +58,7 @@ def test_a_name_that_does_not_exist_is_named() -> None:
         feddig.runn  # noqa: B018
 
 
-def test_a_star_brings_them_all() -> None:
+def test_import_star_imports_all_names() -> None:
     found: dict[str, object] = {}
     exec("from feddig import *", found)
     assert sorted(name for name in found if name != "__builtins__") == PROMISED

@@ -22,7 +22,7 @@ from report_folders import write_grid
 
 
 def summary(final: float, *, seconds: float = 1.0, **accuracies: float | None) -> dict[str, Any]:
-    """Write a summary whose measures are all the final accuracy, but for those given."""
+    """Write a summary whose measures all equal the final accuracy, except those given."""
     return {"accuracy": dict.fromkeys(MEASURES, final) | accuracies, "seconds_per_round": seconds}
 
 
@@ -38,7 +38,7 @@ SUMMARIES = [
 
 
 def test_means_and_sample_deviations_by_hand() -> None:
-    """50, 60 and 70: mean 60, and the root of (100 + 0 + 100) / 2 is 10."""
+    """The mean of 50, 60 and 70 is 60; the deviation is the root of (100 + 0 + 100) / 2, which is 10."""
     fedavg, feddig, *_ = tabulate(SUMMARIES)
     assert (fedavg.algorithm, fedavg.scenario, fedavg.seeds, fedavg.failed) == ("fedavg", "none", 3, 0)
     assert fedavg.values["final"] == pytest.approx((60.0, 10.0))
@@ -124,7 +124,7 @@ def write_run(
 
 
 def colours(png: bytes) -> set[tuple[int, int, int]]:
-    """Return the colours of lines and bars; the blurred edges of letters have fewer pixels of each colour."""
+    """Return the colours of lines and bars; colours at the edges of letters have fewer pixels."""
     with Image.open(io.BytesIO(png)) as picture:
         assert picture.format == "PNG"
         assert picture.size == (960, 600)
@@ -270,7 +270,7 @@ for words in (["report", {str(grid)!r}], ["figures", "scenario-curves", {str(gri
     lines = [line for line in done.stdout.splitlines() if line.startswith("loaded")]
     assert [line for line in lines if not line.endswith(" []")] == []
     assert lines[-2:] == ["loaded report 0 []", "loaded figures 0 []"]
-    # the walk lists all files but the package's own __init__.py
+    # all files but the package's own __init__.py
     assert len(lines) - 2 == len(list(Path(feddig.report.__path__[0]).rglob("*.py"))) - 1
     assert all(
         path.exists() for path in (run / "curves.png", grid / "report.html", grid / "scenario-curves.svg")

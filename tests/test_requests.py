@@ -1,4 +1,4 @@
-"""Late replies are logged and dropped, whenever they come."""
+"""Late replies are logged and dropped, at whatever time they arrive."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +24,7 @@ LATE = "silo 1: its reply of round 5 came late and is dropped"
 
 
 class Clock:
-    """A clock that moves only when somebody sleeps."""
+    """A clock that only sleep() advances."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -37,12 +37,12 @@ class Clock:
 
 
 class SlowGrid:
-    """Gives replies at their times; after `deleted` a reply is gone, as on Flower's SuperLink."""
+    """A grid that gives each reply at its time and deletes replies after `deleted`, as Flower's SuperLink does."""
 
     def __init__(self, clock: Clock, deleted: float = float("inf")) -> None:
         self._clock, self._deleted, self._replies = clock, deleted, {}  # type: ignore[var-annotated]
         self.when: Callable[[int, int], float] = lambda silo, round: 0.0
-        """When the reply of a silo in a round comes."""
+        """Return the time at which a silo's reply of a round arrives."""
         self.sent = 0
 
     def push_messages(self, messages: Iterable[Any]) -> list[str]:
@@ -55,13 +55,13 @@ class SlowGrid:
         return names
 
     def pull_messages(self, names: Iterable[str]) -> list[Answered]:
-        come = [name for name in names if self._replies.get(name, float("inf")) <= self._clock.now]
+        arrived = [name for name in names if self._replies.get(name, float("inf")) <= self._clock.now]
         gone = self._clock.now > self._deleted
         found = [
             Answered(name, Error(ErrorCode.MESSAGE_UNAVAILABLE, "long words") if gone else RecordDict())
-            for name in come
+            for name in arrived
         ]
-        for name in come:
+        for name in arrived:
             del self._replies[name]
         return found
 
@@ -73,23 +73,23 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return made
 
 
-def ask(asker: RequestSender, silos: Iterable[int], round: int) -> list[int]:
+def ask(sender: RequestSender, silos: Iterable[int], round: int) -> list[int]:
     numbers = list(silos)
     contents, nodes = {silo: RecordDict() for silo in numbers}, {silo: silo for silo in numbers}
-    return sorted(asker.ask(contents, nodes, "train", round=round, deadline=DEADLINE))
+    return sorted(sender.ask(contents, nodes, "train", round=round, deadline=DEADLINE))
 
 
-def a_round_without_silo_1(clock: Clock, *, comes: float, **options: Any) -> tuple[RequestSender, SlowGrid]:
+def a_round_without_silo_1(clock: Clock, *, arrives: float, **options: Any) -> tuple[RequestSender, SlowGrid]:
     grid = SlowGrid(clock, **options)
-    grid.when = lambda silo, round: comes if (silo, round) == (1, 4) else 0.0
-    asker = RequestSender(grid, write_message)  # type: ignore[arg-type]
-    assert ask(asker, [0, 1], 4) == [0]
-    assert asker.is_busy(1)
-    return asker, grid
+    grid.when = lambda silo, round: arrives if (silo, round) == (1, 4) else 0.0
+    sender = RequestSender(grid, write_message)  # type: ignore[arg-type]
+    assert ask(sender, [0, 1], 4) == [0]
+    assert sender.is_busy(1)
+    return sender, grid
 
 
-class Refusing:
-    """A reader that finds the reply of silo 1 too large."""
+class RefusingReader:
+    """A reader that refuses one reply as too large."""
 
     def __init__(self, refused: str) -> None:
         self._refused, self.limits = refused, []  # type: ignore[var-annotated]
@@ -106,75 +106,75 @@ class Refusing:
 def test_a_refused_reply_is_logged_and_its_silo_is_absent_but_not_busy(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asker = RequestSender(SlowGrid(clock), write_message)  # type: ignore[arg-type]
-    asker._replies = reader = Refusing("message 2")
+    sender = RequestSender(SlowGrid(clock), write_message)  # type: ignore[arg-type]
+    sender._replies = reader = RefusingReader("message 2")
     contents, nodes = {silo: RecordDict() for silo in (0, 1)}, {0: 0, 1: 1}
-    found = asker.ask(contents, nodes, "train", round=4, deadline=DEADLINE, largest=77)
+    found = sender.ask(contents, nodes, "train", round=4, deadline=DEADLINE, largest=77)
     assert [*found] == [0]
     assert "silo 1, round 5: its reply is refused: it is too large" in caplog.text
-    assert not asker.is_busy(1), "it is asked again in the next round"
+    assert not sender.is_busy(1), "it is sent a request in the next round"
     assert reader.limits == [({"message 1": 77, "message 2": 77}, DEADLINE)]
 
 
 def test_a_late_reply_is_logged_also_when_its_message_is_no_longer_valid(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asker, _ = a_round_without_silo_1(clock, comes=15.0)
+    sender, _ = a_round_without_silo_1(clock, arrives=15.0)
     clock.now = VALID_DEADLINES * DEADLINE + 1  # a long joint update
-    asker.drop_late()
+    sender.drop_late()
     assert LATE in caplog.text
-    assert not asker.is_busy(1)
+    assert not sender.is_busy(1)
 
 
 def test_a_late_reply_is_logged_also_when_its_silo_was_restarted(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asker, _ = a_round_without_silo_1(clock, comes=15.0)
-    asker.mark_free(1)
-    assert not asker.is_busy(1), "it can be asked again at once"
+    sender, _ = a_round_without_silo_1(clock, arrives=15.0)
+    sender.mark_free(1)
+    assert not sender.is_busy(1), "it can be sent a request at once"
     clock.now = 16.0
-    asker.drop_late()
+    sender.drop_late()
     assert LATE in caplog.text
 
 
-def test_a_late_reply_is_pulled_while_others_are_waited_for(
+def test_a_late_reply_is_pulled_while_waiting_for_others(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asker, grid = a_round_without_silo_1(clock, comes=15.0, deleted=20.0)
+    sender, grid = a_round_without_silo_1(clock, arrives=15.0, deleted=20.0)
     grid.when = lambda silo, round: 19.9
-    assert ask(asker, [0, 2], 5) == [0, 2], "a late reply is nobody's in this round"
+    assert ask(sender, [0, 2], 5) == [0, 2], "the late reply counts for no silo in this round"
     clock.now = 30.0
-    asker.drop_late()
+    sender.drop_late()
     assert LATE in caplog.text
 
 
 def test_a_reply_that_was_deleted_or_never_came_is_logged_too(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asker, _ = a_round_without_silo_1(clock, comes=15.0, deleted=20.0)
+    sender, _ = a_round_without_silo_1(clock, arrives=15.0, deleted=20.0)
     clock.now = 30.0
-    asker.drop_late()
+    sender.drop_late()
     assert "silo 1: its reply of round 5 is given up: its message is no longer valid" in caplog.text
-    asker, _ = a_round_without_silo_1(clock, comes=float("inf"))
+    sender, _ = a_round_without_silo_1(clock, arrives=float("inf"))
     clock.now += 2 * VALID_DEADLINES * DEADLINE
-    asker.drop_late()
+    sender.drop_late()
     assert "silo 1: a reply of round 5 can no longer come" in caplog.text
-    assert not asker.is_busy(1)
+    assert not sender.is_busy(1)
     caplog.clear()
-    asker.drop_late()
-    assert not caplog.text, "it is told of once"
+    sender.drop_late()
+    assert not caplog.text, "it is logged once"
 
 
 def test_a_silo_that_answers_a_ping_is_asked_again_and_its_late_reply_is_logged(
     clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    asker, grid = a_round_without_silo_1(clock, comes=18.0)
+    sender, grid = a_round_without_silo_1(clock, arrives=18.0)
     grid.when = lambda silo, round: clock.now + 1
-    asker.ping(1, 1, RecordDict(), round=4, deadline=DEADLINE)
+    sender.ping(1, 1, RecordDict(), round=4, deadline=DEADLINE)
     clock.now += 2
-    asker.drop_late()
-    assert not asker.is_busy(1)
+    sender.drop_late()
+    assert not sender.is_busy(1)
     clock.now = 19.0
     with caplog.at_level(logging.WARNING):
-        asker.drop_late()
+        sender.drop_late()
     assert LATE in caplog.text

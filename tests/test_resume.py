@@ -1,4 +1,4 @@
-"""A run that is cut off, at any moment and by any means, goes on to the bytes it would have had."""
+"""A run that is interrupted at any point and resumed ends with the same bytes as an uninterrupted run."""
 
 import itertools
 import json
@@ -20,19 +20,28 @@ import torch
 
 from conftest import draw_tiny_dataset, make_tiny_experiment
 from feddig import Dataset, Experiment, FedDigError, Networks, demo_experiment, read_experiment, resume, run
-from feddig.cli import main
 from feddig.errors import FileFormatError
 from feddig.experiment.setup import lay_out
 from feddig.experiment.toml import write_experiment
 from feddig.models.encoder import load_encoder
-from folders import contents, header, rows, snapshot, start_feddig, start_python
+from folders import (
+    contents,
+    error_line,
+    header,
+    rows,
+    run_feddig,
+    snapshot,
+    start_feddig,
+    start_python,
+    wait_until,
+)
 
-WHOLE = 4
-"""Rounds of the tiny run here: everybody is there, then a silo fewer each round."""
+ROUNDS = 4
+"""Rounds of the tiny run: all silos are present in the first, then one fewer in each round."""
 
 
 def smaller_dataset() -> Dataset:
-    """Draw half of the tiny data set: these are many runs."""
+    """Draw half of the tiny data set, because these tests are many runs."""
     return draw_tiny_dataset(120, 40)
 
 
@@ -42,19 +51,19 @@ def tiny_dataset() -> Dataset:
 
 
 def tiny(algorithm: str = "feddig", **sections: dict[str, object]) -> Experiment:
-    training = {"rounds": WHOLE, "batch": 32}
+    training = {"rounds": ROUNDS, "batch": 32}
     return make_tiny_experiment(algorithm={"name": algorithm}, training=training, **sections)
 
 
 @pytest.fixture(scope="module")
-def uncut(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """What the tiny run leaves when nothing happens to it."""
-    folder = tmp_path_factory.mktemp("uncut") / "run"
+def tiny_contents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """Return the contents of the uninterrupted tiny run."""
+    folder = tmp_path_factory.mktemp("tiny") / "run"
     run(tiny(), folder, dataset=smaller_dataset())
     return contents(folder)
 
 
-# --- cut off between rounds
+# --- interrupted between rounds
 
 
 @pytest.mark.parametrize(
@@ -64,20 +73,20 @@ def uncut(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
 def test_a_run_stopped_after_every_round_ends_as_one_that_was_not(
     algorithm: str, tiny_dataset: Dataset, tmp_path: Path
 ) -> None:
-    """Everything that an algorithm remembers must be in the checkpoint."""
+    """Check that an algorithm's whole state is in the checkpoint."""
     experiment = tiny(algorithm, absence={"scenario": "temporary"})
     run(experiment, tmp_path / "straight", dataset=tiny_dataset)
     run(experiment, tmp_path / "pieces", dataset=tiny_dataset, until=1)
-    for rounds in range(2, WHOLE):
+    for rounds in range(2, ROUNDS):
         assert resume(tmp_path / "pieces", dataset=tiny_dataset, until=rounds) == {}
         assert len(rows(tmp_path / "pieces")) == rounds
     summary = resume(tmp_path / "pieces", dataset=tiny_dataset)
-    assert summary["rounds"] == WHOLE
+    assert summary["rounds"] == ROUNDS
     assert contents(tmp_path / "pieces") == contents(tmp_path / "straight")
 
 
 def test_sample_weights_of_silos_that_are_away_are_remembered(tiny_dataset: Dataset, tmp_path: Path) -> None:
-    # FedDyn averages the duals of all silos, so the sizes of absent ones count
+    # FedDyn averages the duals of all silos, so the sizes of absent silos count
     own = {"name": "feddyn", "weighting": "samples"}
     experiment = make_tiny_experiment(algorithm=own, training={"rounds": 6})
     run(experiment, tmp_path / "straight", dataset=tiny_dataset)
@@ -92,18 +101,18 @@ def test_the_log_tells_of_the_resumption(tiny_dataset: Dataset, tmp_path: Path) 
     assert "resumed after 2 rounds" in (tmp_path / "run" / "log.txt").read_text(encoding="utf-8")
 
 
-# --- cut off anywhere: crashes at exact points
+# --- crashes at exact points
 
 
 class Crash(BaseException):
-    """Stands for the power cut: nothing in the program may catch it and carry on."""
+    """Simulates a power cut; the program must not catch it."""
 
 
 @contextmanager
 def crash_at(
     monkeypatch: pytest.MonkeyPatch, name: str, number: int, *, done: bool = False
 ) -> Iterator[None]:
-    """Have the call with this number (from 1) of a function crash, before it did its work or once it is done."""
+    """Make one call of a function crash, by its number from 1: before its work, or after it if `done`."""
     real, calls = pkgutil.resolve_name(name), itertools.count(1)
 
     def crashing(*arguments: object) -> object:
@@ -121,7 +130,7 @@ def crash_at(
 
 
 def advance(folder: Path, dataset: Dataset) -> None:
-    """Do what a user does: resume what was begun, begin what was not."""
+    """Resume the run if it has begun; start it if not."""
     if (folder / "experiment.toml").exists():
         resume(folder, dataset=dataset)
     else:
@@ -136,7 +145,7 @@ POINTS = [
         3,
         True,
     ),
-    *((f"{FOLDER}.append_metrics", number, True) for number in range(1, WHOLE + 1)),
+    *((f"{FOLDER}.append_metrics", number, True) for number in range(1, ROUNDS + 1)),
     (f"{FOLDER}.append_metrics", 1, False),
     *(
         (f"{FOLDER}.{name}", 1, True)
@@ -151,7 +160,7 @@ def test_a_crash_at_any_point_loses_nothing(
     name: str,
     number: int,
     done: bool,
-    uncut: dict[str, object],
+    tiny_contents: dict[str, object],
     tiny_dataset: Dataset,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -159,14 +168,14 @@ def test_a_crash_at_any_point_loses_nothing(
     with crash_at(monkeypatch, name, number, done=done), pytest.raises(Crash):
         advance(tmp_path / "run", tiny_dataset)
     advance(tmp_path / "run", tiny_dataset)
-    assert contents(tmp_path / "run") == uncut
-    assert not list((tmp_path / "run").rglob(".*")), "nothing is left of the crash"
+    assert contents(tmp_path / "run") == tiny_contents
+    assert not list((tmp_path / "run").rglob(".*")), "the crash leaves no temporary file"
 
 
-def test_the_points_above_are_all_there_are(
+def test_the_points_above_cover_all_replaced_files(
     tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It replaces files so often: 3 of its setting, metrics, 2 of classes, 3 digests, 4 states, 2 models, 2 reports."""
+    """A run replaces 3 files of settings, metrics, 2 files of classes, 3 digests, 4 states, 2 models and 2 reports."""
     replaced = []
     real = os.replace
     monkeypatch.setattr("os.replace", lambda part, path: replaced.append(Path(path).name) or real(part, path))
@@ -179,7 +188,7 @@ def test_the_points_above_are_all_there_are(
         "classes.json",
         "class_means.safetensors",
         *(f"silo-{silo}.safetensors" for silo in range(3)),
-        *["state.safetensors"] * WHOLE,
+        *["state.safetensors"] * ROUNDS,
         "model.safetensors",
         "guidance.safetensors",
         "summary.json",
@@ -187,10 +196,10 @@ def test_the_points_above_are_all_there_are(
     ]
 
 
-def test_a_run_that_crashes_again_and_again_still_gets_there(
-    uncut: dict[str, object], tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_that_crashes_many_times_still_finishes(
+    tiny_contents: dict[str, object], tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each attempt gets three files further than the last, at most."""
+    """Each attempt writes at most three files more than the last."""
     for _ in range(30):
         try:
             with crash_at(monkeypatch, "os.replace", 4):
@@ -198,7 +207,7 @@ def test_a_run_that_crashes_again_and_again_still_gets_there(
             break
         except Crash:
             continue
-    assert contents(tmp_path / "run") == uncut
+    assert contents(tmp_path / "run") == tiny_contents
 
 
 def test_digests_with_the_systems_entropy_are_made_once(
@@ -214,29 +223,19 @@ def test_digests_with_the_systems_entropy_are_made_once(
     assert snapshot(tmp_path / "run" / "digests") == made
 
 
-# --- killed for good: real processes
+# --- killed processes
 
 KILLED = ["--set", "data.limit=1000", "--set", "data.skew=1.0", "--set", "training.rounds=6",
           "--set", "training.threads=1", "--set", "training.batch=64", "--device", "cpu"]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def never_killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    """The same run in this process, from beginning to end."""
+def demo_contents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """Return the contents of the same run, uninterrupted and in this process."""
     folder = tmp_path_factory.mktemp("never") / "run"
     settings = [text for flag, text in itertools.pairwise(KILLED) if flag == "--set"]
     run(demo_experiment(settings), folder, device="cpu")
     return contents(folder)
-
-
-def wait_until(there: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    """Look every few milliseconds whether something has happened."""
-    for _ in range(20_000):
-        if there():
-            return
-        assert process.poll() is None, f"ended before its time: {process.communicate()}"
-        time.sleep(0.003)
-    raise AssertionError("waited a minute in vain")
 
 
 def kill(process: subprocess.Popen[str]) -> None:
@@ -247,9 +246,9 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 def finish(arguments: list[object]) -> str:
     process = start_feddig(arguments)
-    said, complaints = process.communicate(timeout=120)
-    assert process.returncode == 0, complaints
-    return said
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    return output
 
 
 def rounds_in_checkpoint(folder: Path) -> int:
@@ -258,27 +257,27 @@ def rounds_in_checkpoint(folder: Path) -> int:
 
 
 @pytest.mark.slow
-def test_a_process_killed_twice_goes_on_to_the_same_bytes(
-    never_killed: dict[str, object], tmp_path: Path
+def test_a_process_killed_twice_ends_with_the_same_bytes(
+    demo_contents: dict[str, object], tmp_path: Path
 ) -> None:
-    """Once after the first checkpoint, once in the middle of a later round."""
+    """Kill it after the first checkpoint and in a later round."""
     folder = tmp_path / "run"
     process = start_feddig(["run", *KILLED, "--quiet", "--out", folder])
-    wait_until(lambda: rounds_in_checkpoint(folder) >= 1, process)
+    wait_until(lambda: rounds_in_checkpoint(folder) >= 1, pause=0.003, process=process)
     kill(process)
     assert not (folder / "summary.json").exists()
 
     process = start_feddig(["run", "--resume", folder, "--quiet", "--device", "cpu"])
-    wait_until(lambda: rounds_in_checkpoint(folder) >= 3, process)
+    wait_until(lambda: rounds_in_checkpoint(folder) >= 3, pause=0.003, process=process)
     time.sleep(0.03)
     kill(process)
     assert 3 <= rounds_in_checkpoint(folder) < 6
 
     assert finish(["run", "--resume", folder, "--quiet", "--device", "cpu"]) == f"{folder}\n"
-    assert contents(folder) == never_killed
+    assert contents(folder) == demo_contents
 
 
-PREPARED_TO_DIE = """
+DYING_PROGRAM = """
 import os, signal, sys
 import feddig.files, feddig.runs.results_folder
 
@@ -325,40 +324,32 @@ os.replace = replace_or_die
 
 
 IN_EVERY_TEST_RUN = ("with a row of metrics but no checkpoint",)
-"""The others are slow, and crashes like them are tried above without a process."""
+"""The others are slow; tests above simulate such crashes without a process."""
 
 
 @pytest.mark.parametrize(
     "how", [pytest.param(how, marks=() if how in IN_EVERY_TEST_RUN else pytest.mark.slow) for how in DEATHS]
 )
-def test_a_process_killed_at_its_worst_moment_goes_on_to_the_same_bytes(
-    how: str, never_killed: dict[str, object], tmp_path: Path
+def test_a_process_killed_at_a_critical_point_ends_with_the_same_bytes(
+    how: str, demo_contents: dict[str, object], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     arguments = ["run", *KILLED, "--quiet", "--out", folder]
-    process = start_python(["-c", PREPARED_TO_DIE.format(how=DEATHS[how]), *arguments])
+    process = start_python(["-c", DYING_PROGRAM.format(how=DEATHS[how]), *arguments])
     process.communicate(timeout=120)
     assert process.returncode == -signal.SIGKILL
     assert folder.exists()
 
     if (folder / "experiment.toml").exists():
-        main_quietly(["run", "--resume", str(folder), "--device", "cpu"])
-    else:
-        main_quietly(arguments)
-    assert contents(folder) == never_killed
-
-
-def main_quietly(arguments: list[object]) -> None:
-    """Give a command in this process, which starts faster than a new one."""
-    with pytest.raises(SystemExit) as ended:
-        main([*map(str, arguments), *([] if "--quiet" in arguments else ["--quiet"])])
-    assert ended.value.code == 0
+        arguments = ["run", "--resume", folder, "--device", "cpu", "--quiet"]
+    assert run_feddig(*arguments) == 0
+    assert contents(folder) == demo_contents
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(8))
-def test_a_process_killed_at_random_moments_goes_on_to_the_same_bytes(
-    seed: int, never_killed: dict[str, object], tmp_path: Path
+def test_a_process_killed_at_random_times_ends_with_the_same_bytes(
+    seed: int, demo_contents: dict[str, object], tmp_path: Path
 ) -> None:
     folder, dice = tmp_path / "run", random.Random(seed)
     for _ in range(4):
@@ -374,29 +365,31 @@ def test_a_process_killed_at_random_moments_goes_on_to_the_same_bytes(
         finish(["run", "--resume", folder, "--device", "cpu"])
     else:
         finish(["run", *KILLED, "--out", folder])
-    assert contents(folder) == never_killed
+    assert contents(folder) == demo_contents
 
 
-def test_ctrl_c_says_how_to_go_on_and_exits_with_130(never_killed: dict[str, object], tmp_path: Path) -> None:
+def test_ctrl_c_says_how_to_go_on_and_exits_with_130(
+    demo_contents: dict[str, object], tmp_path: Path
+) -> None:
     folder = tmp_path / "run"
     process = start_feddig(["run", *KILLED, "--quiet", "--out", folder])
-    wait_until(lambda: rounds_in_checkpoint(folder) >= 1, process)
+    wait_until(lambda: rounds_in_checkpoint(folder) >= 1, pause=0.003, process=process)
     process.send_signal(signal.SIGINT)
-    said, complaints = process.communicate(timeout=60)
+    output, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert said == ""
-    assert f"continue with: feddig run --resume {folder}" in complaints.splitlines()
-    assert "Traceback" not in complaints
-    main_quietly(["run", "--resume", folder, "--device", "cpu"])
-    assert contents(folder) == never_killed
+    assert output == ""
+    assert f"continue with: feddig run --resume {folder}" in errors.splitlines()
+    assert "Traceback" not in errors
+    assert run_feddig("run", "--resume", folder, "--device", "cpu", "--quiet") == 0
+    assert contents(folder) == demo_contents
 
 
-# --- what was damaged in between
+# --- damaged before resuming
 
 
 @pytest.fixture(scope="module")
 def cut_off(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny run after two of its four rounds."""
+    """Return the tiny run after two of its four rounds."""
     folder = tmp_path_factory.mktemp("cut") / "run"
     run(tiny(), folder, dataset=smaller_dataset(), until=2)
     return folder
@@ -404,13 +397,13 @@ def cut_off(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def halfway(cut_off: Path, tmp_path: Path) -> Path:
-    """A copy of it to do harm to."""
+    """Copy that run, so that a test can damage it."""
     shutil.copytree(cut_off, tmp_path / "run")
     return tmp_path / "run"
 
 
 def refusal(folder: Path, dataset: Dataset) -> str:
-    """Resume, expect to be refused in one line, and see that nothing but the log was touched."""
+    """Resume, expect an error of one line, check that only the log changed, and return the error."""
     before = {name: found for name, found in snapshot(folder).items() if name != "log.txt"}
     with pytest.raises(FedDigError) as caught:
         resume(folder, dataset=dataset)
@@ -527,13 +520,13 @@ def test_a_row_that_is_something_else_is_refused_by_its_line(
 @pytest.mark.parametrize(
     "tail", ['{"format_version": 1, "round": 2, "test_acc', '{"format_version": 1, "round": 2}\n', "\n\n"]
 )
-def test_rows_past_the_checkpoint_whole_or_half_are_written_anew(
-    tail: str, halfway: Path, tiny_dataset: Dataset, uncut: dict[str, object]
+def test_rows_after_the_checkpoint_whole_or_half_are_replaced(
+    tail: str, halfway: Path, tiny_dataset: Dataset, tiny_contents: dict[str, object]
 ) -> None:
     with (halfway / "metrics.jsonl").open("a", encoding="utf-8") as stream:
         stream.write(tail)
     resume(halfway, dataset=tiny_dataset)
-    assert contents(halfway) == uncut
+    assert contents(halfway) == tiny_contents
 
 
 # --- what resume and run refuse
@@ -567,22 +560,12 @@ def test_a_damaged_summary_is_refused_by_name(halfway: Path) -> None:
         resume(halfway)
 
 
-def complaint(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """Give a command that must fail with exactly one line."""
-    with pytest.raises(SystemExit) as ended:
-        main([str(each) for each in arguments])
-    assert ended.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("feddig: error: ")
-    return line
-
-
 @pytest.mark.parametrize("more", [["e.toml"], ["--set", "seed=1"], ["--out", "elsewhere"]])
 def test_resume_takes_neither_a_file_nor_set_nor_out(
     more: list[str], halfway: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = snapshot(halfway)
-    assert "--resume takes neither" in complaint(capsys, "run", "--resume", halfway, *more)
+    assert "--resume takes neither" in error_line(capsys, "run", "--resume", halfway, *more)
     assert snapshot(halfway) == before
 
 
@@ -590,22 +573,25 @@ def test_resume_takes_neither_a_file_nor_set_nor_out(
 def test_a_missing_file_is_one_line_on_the_command_line(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit):
-        main(["run", "--set", "data.limit=300", "--set", "training.rounds=2", "--set", "training.threads=1",
-              "--set", "algorithm.name=fedavg", "--set", "data.skew=10", "--set", "absence.scenario=none",
-              "--quiet", "--out", str(tmp_path / "run")])  # fmt: skip
+    code = run_feddig(
+        "run", "--set", "data.limit=300", "--set", "training.rounds=2", "--set", "training.threads=1",
+        "--set", "algorithm.name=fedavg", "--set", "data.skew=10", "--set", "absence.scenario=none",
+        "--quiet", "--out", tmp_path / "run",
+    )  # fmt: skip
+    assert code == 0
     whole = contents(tmp_path / "run")
     (tmp_path / "run" / "summary.json").unlink()
     (tmp_path / "run" / name).unlink()
     capsys.readouterr()
     if name.startswith("checkpoint"):
-        main_quietly(["run", "--resume", tmp_path / "run"])  # then it starts anew, from the first round
+        # restarts from the first round
+        assert run_feddig("run", "--resume", tmp_path / "run", "--quiet") == 0
         assert contents(tmp_path / "run") == whole
     else:
-        assert str(tmp_path / "run") in complaint(capsys, "run", "--resume", tmp_path / "run", "--quiet")
+        assert str(tmp_path / "run") in error_line(capsys, "run", "--resume", tmp_path / "run", "--quiet")
 
 
-def test_a_run_is_not_run_over(halfway: Path, tiny_dataset: Dataset) -> None:
+def test_a_run_is_not_overwritten(halfway: Path, tiny_dataset: Dataset) -> None:
     before = snapshot(halfway)
     with pytest.raises(FedDigError, match="holds a run already; continue it with --resume"):
         run(tiny(), halfway, dataset=tiny_dataset)
@@ -672,7 +658,7 @@ def test_the_empty_working_folder_may_be_used(
 
 
 def test_what_a_killed_start_left_is_cleared_away(
-    uncut: dict[str, object], tiny_dataset: Dataset, tmp_path: Path
+    tiny_contents: dict[str, object], tiny_dataset: Dataset, tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
@@ -680,7 +666,7 @@ def test_what_a_killed_start_left_is_cleared_away(
     (folder / "partition.csv").write_text("# feddig partition, format_version 1\n", encoding="utf-8")
     (folder / ".experiment.toml.abc.part").write_text(write_experiment(tiny())[:50], encoding="utf-8")
     run(tiny(), folder, dataset=tiny_dataset)
-    assert contents(folder) == uncut
+    assert contents(folder) == tiny_contents
     assert not list(folder.glob(".*")), "no part of a file is left"
 
 

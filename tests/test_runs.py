@@ -1,4 +1,4 @@
-"""Runs: the same seed gives the same bytes, and a results folder holds what it promises."""
+"""Runs: the same seed gives the same bytes, and a results folder has the documented files."""
 
 import itertools
 import json
@@ -47,7 +47,7 @@ GOLDEN = Path(__file__).parent / "golden" / "fashion_mini.json"
 
 @pytest.fixture(scope="module")
 def feddig_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One whole run of FedDig, picture and all, for tests that only look at it."""
+    """Finish one run of FedDig, with its picture; tests must not change it."""
     folder = tmp_path_factory.mktemp("whole") / "run"
     run(make_tiny_experiment(), folder, dataset=draw_tiny_dataset())
     return folder
@@ -73,12 +73,12 @@ def test_the_same_seed_gives_the_same_bytes_and_another_seed_does_not(
     if recipe.recall or recipe.joint:
         expected |= {"guidance.safetensors"}
     assert set(first) == set(other) == expected
-    # a preset's absence is the same whatever the seed; everything else is drawn anew
+    # a preset's absence does not depend on the seed; everything else does
     assert {name for name in expected if first[name] == other[name]} == {"availability.csv"}
 
 
 def test_the_same_tensors_and_facts_give_the_same_file(tmp_path: Path) -> None:
-    """safetensors writes several keys of a header in random order, so ours must stand under one."""
+    """safetensors writes several keys of a header in random order, so ours are stored under one key."""
     facts = {"algorithm": "feddig", "seed": "0", "feddig": "0.1.0"}
     written = set()
     for _ in range(20):
@@ -87,16 +87,14 @@ def test_the_same_tensors_and_facts_give_the_same_file(tmp_path: Path) -> None:
     assert len(written) == 1
 
 
-def test_what_else_draws_random_numbers_in_the_process_has_no_say(
-    tiny_dataset: Dataset, tmp_path: Path
-) -> None:
+def test_other_random_numbers_in_the_process_have_no_effect(tiny_dataset: Dataset, tmp_path: Path) -> None:
     experiment = make_tiny_experiment(training={"rounds": 3})
     for name, seed in (("calm", 1), ("stormy", 2)):
         torch.manual_seed(seed)
         np.random.seed(seed)
         before = torch.get_rng_state()
         run(experiment, tmp_path / name, dataset=tiny_dataset)
-        assert torch.equal(torch.get_rng_state(), before), "a run leaves the user's random stream alone"
+        assert torch.equal(torch.get_rng_state(), before), "a run does not change the global random state"
     assert contents(tmp_path / "calm") == contents(tmp_path / "stormy")
 
 
@@ -117,7 +115,7 @@ def test_the_same_run_draws_the_same_picture(feddig_run: Path, tiny_dataset: Dat
 
 
 def drawn(dataset: Dataset, seed: int = 0, **sections: dict[str, object]) -> dict[str, object]:
-    """Draw everything that seeds decide before the first round."""
+    """Return everything that seeds decide before the first round."""
     absence = {"scenario": "random", "leave": 0.3, **sections.pop("absence", {})}
     experiment = replace(make_tiny_experiment(absence=absence, **sections), seed=seed)
     simulation = build_simulation(experiment, dataset=dataset)
@@ -148,7 +146,7 @@ def test_digest_seed_changes_the_digest_alone(tiny_dataset: Dataset) -> None:
     assert changed(drawn(tiny_dataset), drawn(tiny_dataset, digest={"seed": 1})) == {"digest"}
 
 
-def test_the_top_level_seed_changes_all_but_what_has_a_seed_of_its_own(tiny_dataset: Dataset) -> None:
+def test_the_top_level_seed_changes_all_that_has_no_seed_of_its_own(tiny_dataset: Dataset) -> None:
     everything = {"partition", "absence", "digest", "first model", "first guidance"}
     assert changed(drawn(tiny_dataset), drawn(tiny_dataset, seed=1)) == everything
     own = {"data": {"seed": 0}, "absence": {"seed": 0}, "digest": {"seed": 0}}
@@ -168,7 +166,7 @@ def test_digest_seed_leaves_the_batches_of_the_silos_alone(tiny_dataset: Dataset
 
 
 def test_the_top_level_seed_changes_the_batches_too(tiny_dataset: Dataset, tmp_path: Path) -> None:
-    """One's own network starts from the same weights, and all other streams have seeds of their own."""
+    """A user's own network starts from the same weights, and all other streams have their own seeds."""
     own = {"data": {"seed": 0}, "absence": {"seed": 0}, "digest": {"seed": 0}, "training": {"rounds": 1}}
     network = Networks(classifier=nn.Sequential(nn.Flatten(), nn.Linear(256, 4)))
     losses = []
@@ -188,14 +186,17 @@ def test_absence_never_changes_the_batch_order(
     for name in ("none", scenario):
         experiment = make_tiny_experiment(algorithm={"name": algorithm}, absence={"scenario": name})
         run(experiment, tmp_path / name, dataset=tiny_dataset, until=first_leave + 1)
-    everybody, some = rows_without_times(tmp_path / "none"), rows_without_times(tmp_path / scenario)
-    assert everybody[:first_leave] == some[:first_leave]
-    # those who are still there in the first round of absence train on the very same batches
-    still_here = some[first_leave]["losses"]["silos"]
-    assert 0 < len(still_here) < 3
-    everybody_then = everybody[first_leave]["losses"]["silos"]
-    assert still_here == {silo: everybody_then[silo] for silo in still_here}
-    assert everybody[first_leave]["parameter_norm"] != some[first_leave]["parameter_norm"]
+    without_absence, with_absence = (
+        rows_without_times(tmp_path / "none"),
+        rows_without_times(tmp_path / scenario),
+    )
+    assert without_absence[:first_leave] == with_absence[:first_leave]
+    # silos that are present in the first round of absence train on the same batches
+    still_present = with_absence[first_leave]["losses"]["silos"]
+    assert 0 < len(still_present) < 3
+    losses_without_absence = without_absence[first_leave]["losses"]["silos"]
+    assert still_present == {silo: losses_without_absence[silo] for silo in still_present}
+    assert without_absence[first_leave]["parameter_norm"] != with_absence[first_leave]["parameter_norm"]
 
 
 # --- the results folder
@@ -247,7 +248,7 @@ def test_a_run_without_digests_leaves_neither_digests_nor_guidance(
     ]
 
 
-def test_the_picture_is_a_whole_png(feddig_run: Path) -> None:
+def test_the_picture_is_a_complete_png(feddig_run: Path) -> None:
     with Image.open(feddig_run / "curves.png") as picture:
         picture.load()
         assert picture.format == "PNG"
@@ -277,13 +278,13 @@ def test_every_row_of_metrics_carries_its_format_version(feddig_run: Path) -> No
 def test_the_log_names_its_format_version_the_release_and_the_absence(feddig_run: Path) -> None:
     log = (feddig_run / "log.txt").read_text(encoding="utf-8")
     assert "log, format_version 1" in log.splitlines()[0]
-    for told in (
+    for line in (
         "FedDig 0.",
         "feddig, sequential, seed 0",
         "round 4: silo 0 leaves",
         "round 6: silo 2 leaves",
     ):
-        assert told in log.replace("scenario ", "")
+        assert line in log.replace("scenario ", "")
     assert "round 8: silo" not in log, "with three silos the last quarter of four is empty"
     assert "finished: " in log.splitlines()[-1]
 
@@ -298,14 +299,14 @@ def test_the_log_names_its_format_version_the_release_and_the_absence(feddig_run
     ],
 )
 def test_tensor_files_say_what_they_are(feddig_run: Path, name: str, kind: str) -> None:
-    told = header(feddig_run / name)
-    assert (told["format"], told["format_version"]) == (f"feddig-{kind}", "1")
+    facts = header(feddig_run / name)
+    assert (facts["format"], facts["format_version"]) == (f"feddig-{kind}", "1")
 
 
 def test_the_checkpoint_refers_to_the_digests_by_hash_and_holds_none(feddig_run: Path) -> None:
-    told = header(feddig_run / "checkpoint" / "state.safetensors")
-    assert told["rounds"] == "8"
-    assert json.loads(told["digests"]) == {
+    facts = header(feddig_run / "checkpoint" / "state.safetensors")
+    assert facts["rounds"] == "8"
+    assert json.loads(facts["digests"]) == {
         str(silo): read_digest(feddig_run / "digests" / f"silo-{silo}.safetensors").hash for silo in range(3)
     }
     size = (feddig_run / "checkpoint" / "state.safetensors").stat().st_size
@@ -344,7 +345,7 @@ def test_a_row_of_metrics_has_the_fields_of_the_contract(feddig_run: Path) -> No
     assert [row["recalled"] for row in found] == [[s for s in range(3) if s not in row] for row in here]
 
 
-def test_the_summary_has_the_keys_of_the_contract_and_no_others_than_these(feddig_run: Path) -> None:
+def test_the_summary_has_the_keys_of_the_contract_and_no_others(feddig_run: Path) -> None:
     summary = json.loads((feddig_run / "summary.json").read_text(encoding="utf-8"))
     contract = {
         "algorithm",
@@ -407,7 +408,7 @@ def test_the_summary_follows_from_the_files_next_to_it(feddig_run: Path) -> None
     assert summary["versions"]["torch"] == torch.__version__
 
 
-def test_measures_of_long_runs_are_reached_in_long_runs(tiny_dataset: Dataset, tmp_path: Path) -> None:
+def test_long_runs_have_the_measures_of_late_rounds(tiny_dataset: Dataset, tmp_path: Path) -> None:
     experiment = make_tiny_experiment(
         algorithm={"name": "frozen"}, absence={"scenario": "temporary"}, training={"rounds": 66}
     )
@@ -423,18 +424,16 @@ def test_measures_of_long_runs_are_reached_in_long_runs(tiny_dataset: Dataset, t
 
 
 @pytest.mark.parametrize("algorithm", ["feddig", "feddyn"])
-def test_the_saved_experiment_leaves_nothing_open(
-    algorithm: str, tiny_dataset: Dataset, tmp_path: Path
-) -> None:
+def test_the_saved_experiment_has_every_key(algorithm: str, tiny_dataset: Dataset, tmp_path: Path) -> None:
     experiment = make_tiny_experiment(algorithm={"name": algorithm}, training={"rounds": 1})
     run(experiment, tmp_path / "run", dataset=tiny_dataset)
     table = tomllib.loads((tmp_path / "run" / "experiment.toml").read_text(encoding="utf-8"))
-    said = {key for key in keys() if _has(table, key)}
+    written = {key for key in keys() if _has(table, key)}
     others = {key for key in keys() if key.count(".") == 2 and not key.startswith(f"algorithm.{algorithm}.")}
-    # no path to data given in Python, no channels of image files, no file of a scenario that has a name, nothing of a
+    # except the path of data given in Python, channels of image files, the file of a named scenario, and keys of a
     # sound mechanism
     sound = {f"privacy.{key}" for key in ("clip_bound", "label_epsilon", "budget_epsilon", "budget_delta")}
-    assert set(keys()) - said - others == {"data.path", "data.channels", "absence.file", *sound}
+    assert set(keys()) - written - others == {"data.path", "data.channels", "absence.file", *sound}
     assert table["absence"]["order"] == "index"
     assert table["moderator"]["joint_lr"] == table["moderator"]["guidance_lr"] == 0.05
     assert (table["data"]["seed"], table["absence"]["seed"], table["digest"]["seed"]) == (0, 0, 0)
@@ -492,11 +491,11 @@ def test_a_summary_of_an_older_format_is_refused_by_name(tmp_path: Path) -> None
         ResultsFolder(tmp_path).summary()
 
 
-# --- against numbers that were committed
+# --- compared with committed numbers
 
 
 def golden_experiment(algorithm: str) -> Experiment:
-    """Give the demo in small: a quarter of its images, six rounds."""
+    """Return a small demo: a quarter of its images, six rounds."""
     return experiment_from_table(
         {
             "data": {"name": "fashion-mini", "limit": 1500, "skew": 1.0},
@@ -512,7 +511,7 @@ def golden_experiment(algorithm: str) -> Experiment:
 def test_a_small_demo_gives_the_committed_accuracies_and_the_same_bytes_twice(
     algorithm: str, tmp_path: Path
 ) -> None:
-    """When a change is meant to move these numbers: `python tests/test_runs.py`, and a line in CHANGELOG.md."""
+    """If a change is meant to change these numbers, run `python tests/test_runs.py` and add a line to CHANGELOG.md."""
     for name in ("first", "second"):
         run(golden_experiment(algorithm), tmp_path / name, device="cpu")
     assert contents(tmp_path / "first") == contents(tmp_path / "second")
@@ -523,7 +522,7 @@ def test_a_small_demo_gives_the_committed_accuracies_and_the_same_bytes_twice(
 
 @pytest.mark.slow
 def test_in_the_demo_feddig_and_feddig_plus_end_far_above_fedavg(tmp_path: Path) -> None:
-    """The demo as `make demo` runs it, less two controls."""
+    """Run the demo of `make demo` without two controls."""
     cells = grid(demo_experiment(), ["fedavg", "feddig", "feddig-plus"], ["sequential"], [0], tmp_path)
     summaries = [outcome.summary for outcome in run_grid(cells, device="cpu")]
     fedavg, feddig, plus = (summary["accuracy"]["final"] for summary in summaries if summary is not None)
@@ -532,7 +531,7 @@ def test_in_the_demo_feddig_and_feddig_plus_end_far_above_fedavg(tmp_path: Path)
 
 
 def write_golden(folder: Path) -> None:
-    """Run the small demo and commit what it gives."""
+    """Run the small demo and write its results, which are then committed."""
     curves = {}
     for algorithm in GOLDEN_ALGORITHMS:
         run(golden_experiment(algorithm), folder / algorithm, device="cpu")

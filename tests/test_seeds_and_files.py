@@ -1,4 +1,4 @@
-"""Random streams that are independent of each other, and files that are never half written."""
+"""Independent random streams, and files that are written atomically."""
 
 import os
 import stat
@@ -27,7 +27,7 @@ from feddig.seeds import derive, numpy_stream, seeded_uniforms, torch_stream
 
 
 def test_a_derived_seed_is_the_same_on_every_machine_and_in_every_release() -> None:
-    """The first 8 bytes of SHA-256 of "0/batches/2/17", without the last bit."""
+    """A seed is the first 8 bytes of SHA-256 of "0/batches/2/17", without the last bit."""
     assert derive(0, "batches", 2, 17) == 7673668631788296146
 
 
@@ -68,7 +68,7 @@ def test_torch_streams_leave_the_global_one_alone() -> None:
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-# --- whole files
+# --- atomic files
 
 
 @pytest.mark.parametrize(("content", "bytes_"), [("Grüße\n", "Grüße\n".encode()), (b"\x00\xff", b"\x00\xff")])
@@ -121,7 +121,7 @@ def test_a_failed_write_leaves_the_old_content(
 def test_the_content_is_on_disk_before_the_file_is_renamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise a power cut could leave an empty file."""
+    """Otherwise a power failure could leave an empty file."""
     done: list[str] = []
     sync, move = os.fsync, os.replace
     monkeypatch.setattr(os, "fsync", lambda handle: (done.append("sync"), sync(handle))[1])
@@ -216,7 +216,7 @@ def test_a_wrong_byte_in_a_tensor_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     write_tensors(path, "model", ARRAYS, {})
     whole = path.read_bytes()
-    for place in range(len(whole) - 32, len(whole)):  # six floats and one whole number
+    for place in range(len(whole) - 32, len(whole)):  # six floats and one integer
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
         refused(path, "does not match its hash")
 
@@ -229,7 +229,7 @@ def test_only_this_format_version_is_read(found: object) -> None:
         check_version(Path("x"), found)
 
 
-def test_a_content_hash_knows_where_one_chunk_ends() -> None:
+def test_a_content_hash_depends_on_where_chunks_end() -> None:
     hashes = [content_hash(*chunks) for chunks in ([b"ab", b"c"], [b"a", b"bc"], [b"abc"], [b"abc", b""], [])]
     assert len(set(hashes)) == 5
     assert content_hash() == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
@@ -246,7 +246,7 @@ def test_the_nearest_word_or_else_all_of_them() -> None:
 def test_a_user_without_a_home_is_told_so_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("os.getuid", lambda: 2**31 - 5)  # as in a container: this user has no name
+    monkeypatch.setattr("os.getuid", lambda: 2**31 - 5)  # this user has no name, as in a container
     for folder in (state_folder, cache_folder):
         with pytest.raises(FedDigError, match="HOME: is not set"):
             folder()

@@ -1,4 +1,4 @@
-"""The documentation site: where its pages come from, and that it loads nothing from elsewhere."""
+"""The documentation site: where its pages come from, and that it loads nothing from other servers."""
 
 import importlib.util
 import os
@@ -97,7 +97,7 @@ def test_a_page_that_loads_something_is_named(head: str, tmp_path: Path) -> None
     assert fault.startswith("index.html: ")
 
 
-def test_links_that_a_person_may_click_are_no_fault(tmp_path: Path) -> None:
+def test_external_links_are_allowed(tmp_path: Path) -> None:
     (tmp_path / "x.css").write_text("a { background: url('data:image/svg+xml;,') }")
     page = '<link rel="stylesheet" href="x.css"><a href="https://elsewhere.example">'
     (tmp_path / "index.html").write_text(page)
@@ -154,7 +154,7 @@ def test_the_search_works_from_disk_without_a_request(site: Path, browser: Brows
     assert browser.evaluate("document.body.dataset.mdColorScheme") == "slate"
     browser.evaluate("document.querySelector('.md-search__input').focus(); 1")
     browser.call("Input.insertText", text="ledger")
-    count = (  # the page may not listen yet when the text comes, so it is told again
+    count = (  # type again, because the page may not handle input yet
         "new Promise((done) => { const look = () => { const found = document.querySelector("
         "'.md-search-result__meta').textContent; if (/matching/.test(found)) return done(found);"
         " document.querySelector('.md-search__input').dispatchEvent(new Event('input')); setTimeout(look, 200); };"

@@ -1,4 +1,4 @@
-"""Digests with integer noise: a record moves them no farther than promised, and the noise is what the facts say."""
+"""Digests with integer noise: a record changes them at most as promised, and the noise is as the facts state."""
 
 import itertools
 import json
@@ -57,7 +57,7 @@ def draw(count: int, *shape: int, seed: int = 0, scale: float = 1.5) -> tuple[Te
 
 
 def sums_of(digest: Digest) -> np.ndarray:
-    """Go back from what a receiver has to the integers that were sent."""
+    """Return the integers that were sent, computed from the receiver's features."""
     part = float(str(digest.facts["step"])) / int(str(digest.facts["samples_per_digest"]))
     return np.rint(digest.features.flatten(1).double().numpy() / part).astype(np.int64)
 
@@ -66,13 +66,13 @@ def bytes_of(digest: Digest) -> bytes:
     return digest.features.numpy().tobytes() + digest.labels.numpy().tobytes()
 
 
-# --- how far one record moves a digest
+# --- how much one record changes a digest
 
 
 @pytest.mark.parametrize("spd", [1, 2, 5])
 @pytest.mark.parametrize("norm", NORMS)
 def test_what_the_noise_promises_is_what_was_asked_for(norm: str, spd: int) -> None:
-    """From the noise itself and the sensitivity in integers back to epsilon."""
+    """Compute epsilon from the noise and the sensitivity in integers."""
     settings, clip = DigestSettings(samples_per_digest=spd), clip_for(norm, 4.0)
     scale = Fraction(str(public_facts(replace(LAPLACE, clip_norm=norm), settings, 6, 3)["noise_scale"]))
     assert 1.999 < clip.l1_sensitivity(6) / scale <= 2
@@ -87,12 +87,12 @@ def test_what_the_noise_promises_is_what_was_asked_for(norm: str, spd: int) -> N
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_promise_says_what_the_facts_say(name: str, norm: str) -> None:
     digest = make(*draw(8, 2, 3), replace(SOUND[name], clip_norm=norm))
-    told, facts = digest.promise, digest.facts
-    assert (facts["sensitivity"], facts["sensitivity_norm"]) == (told.sensitivity, told.norm)
-    assert (facts["delta"], facts["label_epsilon"]) == (told.delta, told.label_epsilon)
+    promise, facts = digest.promise, digest.facts
+    assert (facts["sensitivity"], facts["sensitivity_norm"]) == (promise.sensitivity, promise.norm)
+    assert (facts["delta"], facts["label_epsilon"]) == (promise.delta, promise.label_epsilon)
     # a Laplace draw of scale b has a variance of 2 b^2
     spread = math.sqrt(2) if name == "laplace" else 1
-    assert facts["noise_deviation"] == pytest.approx(spread * told.noise_scale)
+    assert facts["noise_deviation"] == pytest.approx(spread * promise.noise_scale)
     assert digest.mechanism.noise_deviation(facts) == facts["noise_deviation"]
 
 
@@ -102,7 +102,7 @@ def test_the_promise_says_what_the_facts_say(name: str, norm: str) -> None:
 def test_replacing_a_record_by_another_of_its_class_moves_one_digest_by_the_sensitivity_at_most(
     norm: str, name: str, mixing: str
 ) -> None:
-    """The same seed draws the same noise, so two digests differ by what the record moved and by nothing else."""
+    """The same seed draws the same noise, so two digests differ only by the record's effect."""
     privacy = replace(SOUND[name], clip_norm=norm)
     features, labels = draw(7, 2)
     clip = clip_for(norm, 4.0)
@@ -127,12 +127,12 @@ def test_replacing_a_record_by_another_of_its_class_moves_one_digest_by_the_sens
 
 @pytest.mark.parametrize("mixing", ["random", "within-class"])
 def test_given_the_randomised_labels_a_true_label_changes_nothing_else(mixing: str) -> None:
-    """Replace-one: features and groups follow from randomised labels, so records' true ones leave no other trace."""
+    """With replace-one, features and groups depend only on randomised labels, not on the true ones."""
     features, labels = draw(40, 2)
     keep = keep_fraction(1.5, 3)
     noisy = randomise_labels(labels.numpy(), 3, keep, SeededSource(0, "labels", 0))
     first = make(features, labels, REPLACING, mixing=mixing)
-    # labels that were public from the start and happen to be the randomised ones
+    # public labels that equal the randomised ones
     public = make(features, torch.from_numpy(noisy), GAUSSIAN, mixing=mixing)
     assert np.array_equal(sums_of(first), sums_of(public))
     assert first.facts["left_out"] == public.facts["left_out"]
@@ -143,13 +143,13 @@ def test_given_the_randomised_labels_a_true_label_changes_nothing_else(mixing: s
 
 @pytest.mark.parametrize("name", SOUND)
 def test_what_is_received_is_the_mean_and_noise_of_the_promised_variance(name: str) -> None:
-    """Constant features within the clip: whatever differs from them is noise, or half a step of rounding."""
+    """Features are constant and within the clip, so differences are noise, or rounding by half a step."""
     count = 40_000
     features = torch.full((2 * count, 4), 1.25)
     digest = make(features, torch.zeros(2 * count, dtype=torch.long), SOUND[name])
     noise = (digest.features - 1.25).double().numpy()
     deviation = float(str(digest.facts["noise_deviation"]))
-    # the fourth moment of a Laplace draw is 6 variances squared, of a Gaussian 3; six standard deviations
+    # the fourth moment is 6 squared variances for Laplace, 3 for Gaussian draws; allow six standard deviations
     kurtosis = 6 if name == "laplace" else 3
     slack = 6 * math.sqrt((kurtosis - 1) / noise.size)
     assert np.mean(noise**2) / deviation**2 == pytest.approx(1, abs=slack)
@@ -225,19 +225,19 @@ def test_public_labels_are_exact_and_randomised_ones_are_not() -> None:
 
 
 def test_groups_of_one_randomised_label_are_likely_of_it_and_maybe_of_others() -> None:
-    """Randomised labels are 5/8, 3/8 and 0, kept with 4/5: by shares s = p 7/10 + 1/10 the true ones are 3/4, 11/28
-    and less than nothing, which is (19/28, 9/28, 0) once projected."""
+    """Randomised labels have shares 5/8, 3/8 and 0 and are kept with 4/5: by s = p 7/10 + 1/10 the true shares are 3/4,
+    11/28 and a negative number, which is projected to (19/28, 9/28, 0)."""
     counts = np.array([[10, 0, 0]] * 10 + [[0, 10, 0]] * 6)
     shares = likely_labels(counts, Fraction(4, 5))
     assert shares.dtype == np.float32
     assert shares.sum(1) == pytest.approx(np.ones(16))
-    # by Bayes: 8/10 of 19/28 against 1/10 of 9/28, and the other way round
+    # by Bayes: 8/10 of 19/28 against 1/10 of 9/28, and vice versa
     assert shares[0] == pytest.approx([152 / 161, 9 / 161, 0])
     assert shares[-1] == pytest.approx([19 / 91, 72 / 91, 0])
 
 
 def test_likely_labels_are_right_on_average() -> None:
-    """Many samples of uneven classes, grouped by their randomised label: the shares are those of the true labels."""
+    """In a large sample of uneven classes, grouped by randomised label, the shares are those of the true labels."""
     stream = np.random.default_rng(0)
     labels = stream.choice(4, 60_000, p=[0.5, 0.3, 0.15, 0.05])
     keep = Fraction(1, 2)
@@ -249,11 +249,11 @@ def test_likely_labels_are_right_on_average() -> None:
         assert shares[label] == pytest.approx(true, abs=0.03)
 
 
-def test_public_labels_are_taken_for_what_they_are() -> None:
+def test_public_labels_are_used_unchanged() -> None:
     assert likely_labels(np.array([[2, 0], [0, 2]]), Fraction(1)).tolist() == [[1, 0], [0, 1]]
 
 
-# --- what cannot be made is told in a line
+# --- one-line errors
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_weights_that_differ_are_refused(privacy: PrivacySettings) -> None:
     assert make(*draw(8, 2), privacy, weights=(0.5, 0.5)).facts["weights"] == [0.5, 0.5]
 
 
-def test_randomised_labels_too_few_to_mix_are_told() -> None:
+def test_too_few_randomised_labels_to_mix_is_an_error() -> None:
     with pytest.raises(DataError, match="silo 0: no 9 training samples of one class"):
         make(*draw(12, 2), REPLACING, mixing="within-class", samples_per_digest=9)
 
@@ -352,8 +352,8 @@ def test_integers_that_cannot_be_divided_are_refused(facts: dict[str, object], t
     path = tmp_path / "d.safetensors"
     write_digest(path, digest)
     tensors, head = read_tensors(path, "digest")
-    told = {"silo": head["silo"], "hash": head["hash"], "facts": json.dumps({**digest.facts, **facts})}
-    write_tensors(path, "digest", tensors, told)
+    changed = {"silo": head["silo"], "hash": head["hash"], "facts": json.dumps({**digest.facts, **facts})}
+    write_tensors(path, "digest", tensors, changed)
     with pytest.raises(FileFormatError, match=r"d\.safetensors"):
         read_digest(path)
 
@@ -375,10 +375,10 @@ def test_a_file_tells_the_contract(tmp_path: Path) -> None:
     assert again.hash == digest.hash
     assert again.facts == json.loads(json.dumps(digest.facts)) == digest.facts
     assert digest.mechanism.fact_types.keys() <= digest.facts.keys()
-    told = describe_digest(path)
-    assert told["adjacency"] == "replace-one"
-    assert told["clip_bound"] == 4.0
-    assert told["promise"] == (
+    described = describe_digest(path)
+    assert described["adjacency"] == "replace-one"
+    assert described["clip_bound"] == 4.0
+    assert described["promise"] == (
         "not private: record epsilon is 3.5 and delta 1e-06 under replace-one adjacency (2 for features and 1.5 for "
         "labels); it covers this one release of the digest and not the updates of the model; nothing is promised "
         "against anyone who knows the seed"
@@ -448,7 +448,7 @@ def group_settings(privacy: PrivacySettings, limit: int) -> PrivacySettings:
 @pytest.mark.parametrize("name", SOUND)
 @pytest.mark.parametrize("limit", [1, 3, 8])
 def test_the_noise_for_a_group_is_that_for_as_many_records_at_once(name: str, limit: int) -> None:
-    """All images of a group may be in one sum, so the sum moves as far as they move together."""
+    """All images of a group may be in one sum, which then changes by the total of their changes."""
     alone = public_facts(SOUND[name], DigestSettings(), 6, 3)
     grouped = public_facts(group_settings(SOUND[name], limit), DigestSettings(), 6, 3)
     assert grouped["sensitivity"] == pytest.approx(limit * float(str(alone["sensitivity"])))
@@ -462,7 +462,7 @@ def test_the_noise_for_a_group_is_that_for_as_many_records_at_once(name: str, li
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("seed", range(5))
 def test_a_group_moves_the_sums_no_farther_than_the_noise_allows_for(norm: str, seed: int) -> None:
-    """Three images of a group, wherever they are mixed, against three others of any length."""
+    """Replace the three images of a group, wherever they are mixed, by three of any length."""
     facts = public_facts(
         replace(group_settings(GAUSSIAN, 3), clip_norm=norm), DigestSettings(samples_per_digest=4), 6, 3
     )
@@ -474,7 +474,7 @@ def test_a_group_moves_the_sums_no_farther_than_the_noise_allows_for(norm: str, 
     moved = sum_records(features, groups, clip) - sum_records(other, groups, clip)
     distance = math.sqrt(float((moved.astype(float) ** 2).sum())) * float(clip.step) / 4
     assert 0 < distance <= float(str(facts["sensitivity"])) * (1 + 1e-9)
-    if seed == 0 and norm == "l2":  # all in one sum, as far apart as they can be
+    if seed == 0 and norm == "l2":  # all in one sum, as different as possible
         assert distance > 0.5 * float(str(facts["sensitivity"]))
 
 

@@ -12,7 +12,7 @@ def table(*rows: str) -> Absence:
 
 
 def test_a_short_curve_by_hand() -> None:
-    """Silo 0 is away in rounds 2, 3 and 4; the curve dips and recovers."""
+    """Silo 0 is absent in rounds 2, 3 and 4; the curve falls and recovers."""
     measures = accuracy_measures([10.0, 50.0, 20.0, 40.0, 30.0, 45.0], table("110001", "111111"))
     assert measures == {
         "final": 45.0,
@@ -48,11 +48,11 @@ def test_a_flat_curve_has_its_own_height_as_area() -> None:
 
 
 ROUNDS = [float(round) for round in range(300)]
-"""A curve whose accuracy is the number of its round, so that each measure shows where it was taken."""
+"""A curve whose accuracy is the round number, so that each measure shows its round."""
 
 
 def test_three_hundred_rounds_of_sequential_leaving() -> None:
-    """The first leaves at 100, the last at 250: 50 rounds after it are never reached."""
+    """The first silo leaves at 100, the last at 250; round 300, 50 rounds later, is never reached."""
     measures = accuracy_measures(ROUNDS, draw_absence("sequential", sizes=[1] * 4, rounds=300))
     assert measures == {
         "final": 299.0,
@@ -70,7 +70,7 @@ def test_three_hundred_rounds_of_sequential_leaving() -> None:
 
 
 def test_k_after_counts_from_the_last_leave() -> None:
-    """With groups all leave at 100, with forever the largest leaves at 50: 300 is never reached."""
+    """With groups, all silos leave at 100; with forever, the largest leaves at 50; round 300 is never reached."""
     groups = accuracy_measures(ROUNDS, draw_absence("groups", sizes=[1] * 4, rounds=300))
     forever = accuracy_measures(ROUNDS, draw_absence("forever", sizes=[1] * 4, rounds=300))
     departure = accuracy_measures(ROUNDS, draw_absence("departure", sizes=[1] * 4, rounds=300))
@@ -80,7 +80,7 @@ def test_k_after_counts_from_the_last_leave() -> None:
 
 
 def test_the_last_round_that_is_reached_counts() -> None:
-    """Silo 0 leaves at round 1 of 11 rounds: 9 after is round 10, the last; of 10 rounds it is not there."""
+    """Silo 0 leaves at round 1: 9 rounds later is round 10, which exists with 11 rounds and not with 10."""
     assert accuracy_measures(ROUNDS[:11], table("1" + "0" * 10))["after_9"] == 10.0
     assert accuracy_measures(ROUNDS[:10], table("1" + "0" * 9))["after_9"] is None
 

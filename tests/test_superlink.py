@@ -1,4 +1,4 @@
-"""The filter before Flower's SuperLink: from where a request may come, and how long it may be."""
+"""The request filter of Flower's SuperLink: allowed origins and lengths of requests."""
 
 import asyncio
 import ssl
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.flower
         (("::1", 1), "/v1/control/start-run", 200),
         (("192.0.2.7", 1), "/v1/fleet/pull-messages", 200),
         (("192.0.2.7", 1), "/v1/control/start-run", 403),
-        (("192.0.2.7", 1), "/v1/fleet/../control/start-run", 200),  # the app finds no such path
+        (("192.0.2.7", 1), "/v1/fleet/../control/start-run", 200),  # the app has no such path
         (("192.0.2.7", 1), "//v1/fleet/x", 403),
         (("nonsense", 1), "/v1/runtime/x", 403),
         (None, "/v1/control/start-run", 403),
@@ -36,11 +36,11 @@ pytestmark = pytest.mark.flower
 def test_from_other_machines_only_the_silos_interface_is_open(
     client: tuple[str, int] | None, path: str, status: int
 ) -> None:
-    assert answer(client, path) == status
+    assert status_of(client, path) == status
 
 
-def answer(client: tuple[str, int] | None, path: str, headers: Mapping[str, str] | None = None) -> int:
-    """Return the HTTP status with which a request is answered."""
+def status_of(client: tuple[str, int] | None, path: str, headers: Mapping[str, str] | None = None) -> int:
+    """Return the HTTP status of the response to a request."""
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -72,8 +72,8 @@ def answer(client: tuple[str, int] | None, path: str, headers: Mapping[str, str]
     ],
 )
 def test_a_request_that_is_too_long_is_refused(path: str, headers: dict[str, str], status: int) -> None:
-    assert answer(("192.0.2.7", 1), f"/v1/fleet/{path}", headers) == status
-    assert answer(("127.0.0.1", 1), f"/v1/fleet/{path}", headers) == status, "also from this machine"
+    assert status_of(("192.0.2.7", 1), f"/v1/fleet/{path}", headers) == status
+    assert status_of(("127.0.0.1", 1), f"/v1/fleet/{path}", headers) == status, "also from this machine"
 
 
 def test_the_filter_comes_first_or_the_superlink_does_not_start(

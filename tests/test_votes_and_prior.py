@@ -27,7 +27,7 @@ from pen_and_paper import digest_of, paper_moderator, reply_of
 
 
 def test_the_ratio_of_shares_counts_one_sample_more_of_each_class() -> None:
-    """A silo with 3, 1 and 0 samples has shares 4/7, 2/7 and 1/7; the federation with 5, 5 and 5 has thirds."""
+    """A silo with 3, 1 and 0 samples has shares 4/7, 2/7 and 1/7; the federation with 5, 5 and 5 has shares of 1/3."""
     ratio = log_prior_ratio(torch.tensor([3.0, 1.0, 0.0]), torch.tensor([5.0, 5.0, 5.0]))
     assert ratio.tolist() == pytest.approx([math.log(12 / 7), math.log(6 / 7), math.log(3 / 7)])
 
@@ -78,16 +78,16 @@ def test_the_corrected_gradient_agrees_with_finite_differences(counted: torch.Te
 
 
 def test_a_class_that_a_silo_lacks_is_pushed_down_less() -> None:
-    """The silo has no sample of class 2; its gradient on that class's bias is what unlearns the class."""
+    """The silo has no sample of class 2; its gradient on that class's bias makes the model forget the class."""
     network = FlatNetwork(nn.Linear(2, 3))
     ratio = log_prior_ratio(torch.tensor([20.0, 10.0, 0.0]), torch.tensor([20.0, 20.0, 20.0]))
-    pushes = []
+    gradients_of_bias = []
     for prior in (None, ratio):
         step = Step([Trainee(network, 0.1)], Rows(), TrainingSettings(), Correction(), prior)
         step.begin(Correction(), prior)
         _, (gradients,) = step.differentiate(torch.arange(3))
-        pushes.append(float(gradients[1][2]))
-    assert 0 < pushes[1] < pushes[0] / 5
+        gradients_of_bias.append(float(gradients[1][2]))
+    assert 0 < gradients_of_bias[1] < gradients_of_bias[0] / 5
 
 
 def test_the_federations_counts_come_from_digests_and_from_replies_of_silos_without_one() -> None:
@@ -118,7 +118,7 @@ def votes(weight: float) -> ModeratorSettings:
 
 
 def test_an_absent_silo_votes_with_the_last_model_it_returned() -> None:
-    """w = 0; the silos return .2 and -.6, so w = -.2. Then silo 0 returns -.2 + .5 = .3: w = (.3 - .6) / 2 = -.15.
+    """From w = 0 the silos return .2 and -.6, so w = -.2. Then silo 0 returns -.2 + .5 = .3: w = (.3 - .6) / 2 = -.15.
 
     The vote follows: half of the silos are present, and it has missed half of silo 0's two rounds and nothing of silo
     1's, a quarter on average. So it goes .5 * .25^2 of the way from -.6 to -.15.
@@ -128,13 +128,13 @@ def test_an_absent_silo_votes_with_the_last_model_it_returned() -> None:
     assert moderator.weights.tolist() == pytest.approx([-0.2])
     moderator.aggregate(1, [reply_of(0, 0.5)])
     assert moderator.weights.tolist() == pytest.approx([-0.15])
-    for _ in range(2):  # nobody is there, so the votes stay where they are
+    for _ in range(2):  # no silo is present, so the votes do not change
         moderator.aggregate(2, [])
         assert moderator.weights.tolist() == pytest.approx([(0.3 - 0.6 + 0.45 / 32) / 2])
 
 
-def test_a_vote_follows_the_faster_the_more_training_it_has_missed() -> None:
-    """The model stays at 1 from now on; how far does a vote for 0 move in one round?"""
+def test_a_vote_that_has_missed_more_training_follows_faster() -> None:
+    """The model stays at 1; return how far a vote of 0 moves in one round."""
 
     def moved(*, rounds: int, silos: int, present: int) -> float:
         votes, model = Votes(silos, keep=True), torch.ones(1)
@@ -145,7 +145,7 @@ def test_a_vote_follows_the_faster_the_more_training_it_has_missed() -> None:
         votes.follow(later, model)
         return float(votes.of_absent(later, torch.zeros(1))[silos - 1].update)
 
-    # one of `rounds + 1` rounds of the present ones was missed
+    # it missed one of the `rounds + 1` rounds of the present silos
     assert moved(rounds=1, silos=2, present=1) == pytest.approx(1 / 2 * (1 / 2 / 2) ** 2)
     assert moved(rounds=9, silos=2, present=1) == pytest.approx(1 / 2 * (1 / 2 / 10) ** 2)
     assert moved(rounds=1, silos=4, present=3) == pytest.approx(3 / 4 * (3 / 4 / 2) ** 2)
@@ -163,7 +163,7 @@ def test_a_vote_from_before_others_joined_soon_follows() -> None:
 
 
 def test_a_vote_of_half_the_weight_counts_half_a_silo() -> None:
-    """As above, but silo 1 counts half: w = (.3 - .5 * .6) / 1.5 = 0."""
+    """As above, but silo 1 has half the weight: w = (.3 - .5 * .6) / 1.5 = 0."""
     moderator = paper_moderator(settings=votes(0.5))
     moderator.aggregate(0, [reply_of(0, 0.2), reply_of(1, -0.6)])
     moderator.aggregate(1, [reply_of(0, 0.5)])
@@ -171,7 +171,7 @@ def test_a_vote_of_half_the_weight_counts_half_a_silo() -> None:
 
 
 def test_a_recalled_silos_update_is_mixed_with_its_vote() -> None:
-    """Silo 1 returned -.6 and is recalled with +1 from w = -.2: half of each is (1 - .4) / 2 = .3."""
+    """Silo 1 returned -.6 and is recalled with +1 from w = -.2; the mean of both is (1 - .4) / 2 = .3."""
     moderator = paper_moderator(settings=votes(0.5))
     moderator.aggregate(0, [reply_of(0, 0.2), reply_of(1, -0.6)])
     moderator.aggregate(1, [reply_of(0, 0.5)], [reply_of(1, 1.0)])
@@ -186,12 +186,12 @@ def test_a_recall_models_update_is_no_vote() -> None:
 
 
 def test_votes_go_through_the_base_algorithm() -> None:
-    """FedDyn, alpha .1: lambda = (.2, -.6), w = -.2 - .2 = -.4; then both silos vote as if they replied."""
+    """With FedDyn and alpha .1, lambda = (.2, -.6) and w = -.2 - .2 = -.4; then both votes count like replies."""
     moderator = paper_moderator(FedDyn(alpha=0.1), settings=votes(1.0))
     moderator.aggregate(0, [reply_of(0, 0.2), reply_of(1, -0.6)])
     assert moderator.weights.tolist() == pytest.approx([-0.4])
     moderator.aggregate(1, [])
-    # updates .2 + .4 = .6 and -.6 + .4 = -.2: mean model -.2, duals .8 and -.8
+    # the updates are .2 + .4 = .6 and -.6 + .4 = -.2, so the mean model is -.2 and the duals are .8 and -.8
     assert moderator.weights.tolist() == pytest.approx([-0.2])
 
 
@@ -202,7 +202,7 @@ def test_a_checkpoint_keeps_votes_and_counts() -> None:
     again = paper_moderator(settings=votes(1.0), prior_correction=True)
     again.restore(moderator.state())
     for one in (moderator, again):
-        for round in (1, 2, 3):  # a vote's rounds count from the second round on
+        for round in (1, 2, 3):  # a vote's rounds are counted from the second round on
             one.aggregate(round, [reply_of(0, 0.5)])
     assert torch.equal(moderator.weights, again.weights)
     assert torch.equal(moderator.push(2)[0].class_counts, again.push(4)[0].class_counts)  # type: ignore[arg-type]

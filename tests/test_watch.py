@@ -1,4 +1,4 @@
-"""`feddig watch`: what its server sends and refuses, how it describes the state of runs, and damaged folders."""
+"""`feddig watch`: the server's responses and refusals, the states of runs, and damaged folders."""
 
 import http.client
 import json
@@ -23,8 +23,8 @@ from feddig.report.live_server import HEADERS, LiveServer
 from feddig.report.page import build_page
 from feddig.report.read_run import read_run
 from feddig.runs.results_folder import open_log
-from folders import start_feddig
-from report_folders import write_folder, write_grid
+from folders import error_line, start_feddig
+from report_folders import page_data, write_folder, write_grid
 
 LEAVING = ["1100", "1111"]
 
@@ -37,7 +37,7 @@ def _no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Answer:
-    """The answer to a request."""
+    """The response to a request."""
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self.status, self.headers, self.body = response.status, response.headers, response.read()
@@ -51,8 +51,8 @@ class Answer:
         return dict(json.loads(self.body))
 
 
-class Ask:
-    """Sends requests to a server."""
+class Client:
+    """A client of a server."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -66,7 +66,7 @@ class Ask:
             connection.close()
 
 
-Serve = Callable[..., Ask]
+Serve = Callable[..., Client]
 
 
 @pytest.fixture
@@ -74,11 +74,11 @@ def serve() -> Iterator[Serve]:
     """Serve a folder on a free port, and return a client."""
     servers = []
 
-    def start(folder: Path, host: str = "127.0.0.1") -> Ask:
+    def start(folder: Path, host: str = "127.0.0.1") -> Client:
         server = LiveServer(LivePage(folder), host, 0)
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         servers.append(server)
-        return Ask(server.server_port)
+        return Client(server.server_port)
 
     yield start
     for server in servers:
@@ -88,19 +88,19 @@ def serve() -> Iterator[Serve]:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run of four rounds of which two are done, and no process working on it."""
+    """Write a run of four rounds of which two are done; no process works on it."""
     return cut(write_folder(tmp_path / "run", [10, 20, 30, 40], LEAVING, finished=False), 2)
 
 
 def cut(run: Path, rounds: int, rest: int = 0) -> Path:
-    """Keep this many rounds of a run, and this many bytes of the next round."""
+    """Keep some rounds of a run, and some bytes of the next round."""
     file = run / "metrics.jsonl"
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True)
     file.write_text("".join(lines[:rounds]) + "".join(lines[rounds:])[:rest], encoding="utf-8")
     return run
 
 
-def grow_old(folder: Path) -> None:
+def age_files(folder: Path) -> None:
     """Set the time of all files in a folder to an hour ago."""
     for path in folder.rglob("*"):
         os.utime(path, (time.time() - 3600, time.time() - 3600))
@@ -122,13 +122,8 @@ def add(run: Path, text: str) -> None:
         stream.write(text)
 
 
-def data_in(page: str) -> dict[str, Any]:
-    block = page.split('id="data">')[1].split("</script>")[0]
-    return dict(json.loads(block))
-
-
 def curve_in(page: str) -> list[float]:
-    values: list[float] = data_in(page)["groups"][0]["curves"][0]["mean"]
+    values: list[float] = page_data(page)["groups"][0]["curves"][0]["mean"]
     return values
 
 
@@ -209,8 +204,8 @@ def test_a_malformed_request_gets_one_line(serve: Serve, run: Path) -> None:
     ask = serve(run)
     with socket.create_connection(("127.0.0.1", ask.port), timeout=30) as raw:
         raw.sendall(b"\x16\x03\x01 TLS? <script>\r\n\r\n")
-        said = b"".join(iter(lambda: raw.recv(10_000), b""))
-    assert said == b"Bad Request\n"
+        answer = b"".join(iter(lambda: raw.recv(10_000), b""))
+    assert answer == b"Bad Request\n"
     assert ask().status == 200
 
 
@@ -262,7 +257,7 @@ def test_a_run_is_live_while_a_process_works_on_it_and_then_stopped(serve: Serve
 
 
 def test_watching_does_not_stop_a_run_from_starting(run: Path) -> None:
-    """To see whether a run is active, its lock is taken for an instant; here for a tenth of a second."""
+    """The server takes a run's lock briefly to see whether the run is active; here for a tenth of a second."""
     fcntl = pytest.importorskip("fcntl", reason="Windows has no such locks")
     (run / "log.txt").touch()
     with (run / "log.txt").open("rb") as watching:
@@ -300,26 +295,26 @@ def test_a_folder_without_a_run_waits_for_one(serve: Serve, tmp_path: Path) -> N
 def test_the_state_of_a_comparison_names_the_active_run(serve: Serve, tmp_path: Path) -> None:
     ask = serve(write_grid(tmp_path / "grid", seeds=1))
     assert ask().state["message"] == "3 of 3 runs finished; the next may start soon"
-    grow_old(tmp_path / "grid")
+    age_files(tmp_path / "grid")
     assert ask().state["state"] == "ended"
     assert ask().state["message"] == "3 of 3 runs finished; no process is working on them now"
     new = cut(
         write_folder(tmp_path / "grid" / "new", [1.0] * 4, LEAVING, algorithm="fednova", finished=False), 1
     )
     assert ask().state["state"] == "waiting"
-    grow_old(tmp_path / "grid")
+    age_files(tmp_path / "grid")
     assert ask().state["state"] == "stopped"
     with open_log(new):
         assert (
             ask().state["message"] == "live, fednova, sequential, seed 0: round 1 of 4; 3 of 4 runs finished"
         )
-    curves = data_in(ask("/").text)["groups"][0]["curves"]
+    curves = page_data(ask("/").text)["groups"][0]["curves"]
     assert [curve["name"] for curve in curves] == ["feddig", "fedavg", "fednova", "frozen"]
 
 
 def test_the_age_is_that_of_the_last_write(serve: Serve, run: Path) -> None:
     ask = serve(run)
-    grow_old(run)
+    age_files(run)
     assert ask().state["age"] == pytest.approx(3600, abs=60)
     os.utime(run / "metrics.jsonl")
     assert ask().state["age"] < 60
@@ -344,7 +339,7 @@ def test_half_a_line_is_not_a_round_yet(part: int, serve: Serve, run: Path) -> N
     add(run, line[:part])
     page = ask("/")
     assert page.status == 200
-    # without its line end, the row is complete
+    # the row is complete, only the line end is missing
     assert curve_in(page.text) == ([10, 20, 30] if part == -1 else [10, 20])
     assert "damaged" not in page.text
     assert "Missing or damaged" not in page.text
@@ -357,7 +352,7 @@ def test_a_damaged_line_is_noted(serve: Serve, run: Path) -> None:
     assert "line 3 is damaged" in serve(run)("/").text
 
 
-def test_files_may_be_replaced_truncated_and_removed_at_any_moment(serve: Serve, run: Path) -> None:
+def test_files_may_be_replaced_truncated_and_removed_at_any_time(serve: Serve, run: Path) -> None:
     ask, over = serve(run), threading.Event()
     whole = {path: path.read_bytes() for path in run.iterdir()}
 
@@ -440,20 +435,10 @@ def test_answers_are_reused_for_longer_after_long_work(run: Path, monkeypatch: p
 # --- the command
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    with pytest.raises(SystemExit) as ended:
-        main(["watch", *map(str, words)])
-    said = capsys.readouterr()
-    assert ended.value.code == 2
-    assert said.out == ""
-    (line,) = said.err.splitlines()
-    return line
-
-
 def test_a_port_in_use_is_one_line_with_the_remedy(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert refused(capsys, run, "--port", port) == (
+        assert error_line(capsys, "watch", run, "--port", port) == (
             f"feddig: error: port {port}: another program listens there already; choose another with --port"
         )
 
@@ -461,19 +446,19 @@ def test_a_port_in_use_is_one_line_with_the_remedy(run: Path, capsys: pytest.Cap
 def test_folders_that_cannot_be_watched_are_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "nowhere: no such folder" in refused(capsys, tmp_path / "nowhere")
+    assert "nowhere: no such folder" in error_line(capsys, "watch", tmp_path / "nowhere")
     (tmp_path / "notes.txt").write_text("mine")
-    assert "holds no results, here or below" in refused(capsys, tmp_path)
+    assert "holds no results, here or below" in error_line(capsys, "watch", tmp_path)
     silo = tmp_path / "north"
     silo.mkdir()
     (silo / "silo.toml").touch()
     (silo / "federation.toml").touch()
-    assert "is a silo's folder" in refused(capsys, silo)
+    assert "is a silo's folder" in error_line(capsys, "watch", silo)
 
 
 def test_a_host_of_another_machine_is_one_line(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "--host 192.0.2.1: is not an address of this machine" in refused(
-        capsys, run, "--port", 0, "--host", "192.0.2.1"
+    assert "--host 192.0.2.1: is not an address of this machine" in error_line(
+        capsys, "watch", run, "--port", 0, "--host", "192.0.2.1"
     )
 
 
@@ -510,8 +495,8 @@ def test_a_starting_comparison_is_opened_in_the_browser_and_a_public_address_is_
     with pytest.raises(SystemExit) as ended:
         main(["watch", str(tmp_path / "grid"), "--port", "0", "--open", "--host", "0.0.0.0"])
     assert not ended.value.code
-    said = capsys.readouterr()
-    (address,) = said.out.splitlines()
+    printed = capsys.readouterr()
+    (address,) = printed.out.splitlines()
     assert opened == [address]
     warning = "feddig: warning: anyone who can reach 0.0.0.0 can read this page"
-    assert warning in said.err.splitlines()
+    assert warning in printed.err.splitlines()

@@ -1,4 +1,4 @@
-"""Watch a federation: its folder as a real moderator writes it, while it works and afterwards."""
+"""Watch a federation's folder that a real moderator writes, during the run and afterwards."""
 
 import json
 import shutil
@@ -16,6 +16,7 @@ from feddig.federation.moderator import moderate_federation
 from feddig.report import live
 from federations import LocalGrid, make_federation, write_message
 from folders import rows
+from report_folders import page_data
 
 pytestmark = pytest.mark.flower
 
@@ -41,7 +42,7 @@ def after_one_round(tmp_path_factory: pytest.TempPathFactory) -> FederationFolde
 
 @pytest.fixture
 def federation(after_one_round: FederationFolder, tmp_path: Path) -> FederationFolder:
-    """A copy of a federation after its first round, for a test to change."""
+    """Copy a federation after its first round, so that a test can change it."""
     shutil.copytree(after_one_round.path, tmp_path / "federation")
     return FederationFolder(tmp_path / "federation")
 
@@ -55,8 +56,7 @@ def state_of(page: live.LivePage) -> dict[str, Any]:
 
 
 def data_of(page: live.LivePage) -> dict[str, Any]:
-    text = page.page()[0].decode()
-    return dict(json.loads(text.split('id="data">')[1].split("</script>")[0]))
+    return page_data(page.page()[0].decode())
 
 
 @pytest.mark.slow
@@ -69,7 +69,7 @@ def test_a_federation_is_watched_from_before_its_start_to_its_end(tmp_path: Path
     seen: list[tuple[str, list[float]]] = []
 
     def look(grid: LocalGrid) -> None:
-        # the page can be made at any moment, also between a round and its table
+        # the page can be requested at any time, also between a round and its table
         groups = data_of(page)["groups"]
         seen.append((state_of(page)["message"], groups[0]["curves"][0]["mean"] if groups else []))
 
@@ -85,7 +85,7 @@ def test_a_federation_is_watched_from_before_its_start_to_its_end(tmp_path: Path
     # stopped: the moderator's last status is out of date
     assert state_of(page)["message"] == "stopped at round 2 of 4: no process is working on it now"
     assert "after 2 of 4 rounds" in page.page()[0].decode()
-    assert data_of(page)["groups"][0]["rounds"] == 4, "the chart has room for the rounds to come"
+    assert data_of(page)["groups"][0]["rounds"] == 4, "the chart has room for future rounds"
     assert data_of(page)["runs"][0]["silos"] == ["silo-0", "silo-1", "silo-2"]
     del grid.nodes[1]
     moderate(federation, grid)
@@ -94,7 +94,7 @@ def test_a_federation_is_watched_from_before_its_start_to_its_end(tmp_path: Path
     known = [row["accuracy"] for row in rows(federation.moderator.run)]
     assert data_of(page)["groups"][0]["curves"][0]["mean"] == pytest.approx(known, abs=0.01)
     bars = data_of(page)["groups"][0]["strip"]["bars"]
-    assert bars[1] == [2, 1, 2, 2], "two rounds here, two recalled"
+    assert bars[1] == [2, 1, 2, 2], "present in two rounds, recalled in two"
 
 
 def test_the_moderators_own_folder_can_be_watched_too(federation: FederationFolder, tmp_path: Path) -> None:
@@ -114,6 +114,6 @@ def test_with_a_damaged_status_only_the_names_are_missing(content: str, federati
 
 
 def test_folders_of_silos_are_not_searched(federation: FederationFolder) -> None:
-    """A silo's folder may hold a million images, or results of another federation."""
+    """A silo's folder may contain a million images or results of another federation."""
     shutil.copytree(federation.moderator.run, federation.silo("silo-0").path / "results")
     assert len(data_of(open_page(federation.path))["runs"]) == 1

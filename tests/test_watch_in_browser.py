@@ -1,9 +1,8 @@
-"""The live page in a real browser: rounds appear as they finish, and what the reader has done is kept."""
+"""The live page in a real browser: rounds appear when they finish, and the reader's changes to the page are kept."""
 
 import json
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 from browser import ACCURACY, VALIDATION, Browser, read_curves
 from feddig.report.live import LivePage
 from feddig.report.live_server import LiveServer
-from folders import rows, start_feddig
+from folders import rows, start_feddig, wait_until
 from report_folders import write_folder, write_grid
 
 pytestmark = pytest.mark.browser
@@ -30,13 +29,6 @@ def served(folder: Path, port: int = 0) -> Iterator[LiveServer]:
     finally:
         server.shutdown()
         server.server_close()
-
-
-def wait(there: Callable[[], object], what: str) -> None:
-    until = time.monotonic() + TIMEOUT_SECONDS
-    while not there():
-        assert time.monotonic() < until, f"{what} did not appear in time"
-        time.sleep(0.1)
 
 
 def points(browser: Browser) -> list[float]:
@@ -67,20 +59,20 @@ def test_rounds_appear_while_a_run_is_active(browser: Browser, tmp_path: Path) -
     try:
         browser.open(address)
         browser.evaluate("globalThis.loaded = 'once'")
-        wait(lambda: "no run has begun" in state_line(browser), "the state")
+        wait_until(lambda: "no run has begun" in state_line(browser), TIMEOUT_SECONDS)
         assert browser.text("h1") == "Waiting for a run"
         run = start_feddig(["run", *SMALL, "--out", folder])
-        wait(lambda: len(points(browser)) >= 2, "the first rounds")
+        wait_until(lambda: len(points(browser)) >= 2, TIMEOUT_SECONDS)
         first = len(points(browser))
-        wait(lambda: len(points(browser)) > first, "another round")
+        wait_until(lambda: len(points(browser)) > first, TIMEOUT_SECONDS)
         assert run.poll() is None, "the run is still active"
         assert f"live, round {len(points(browser))} of 500, updated " in state_line(browser)
         assert state_line(browser).endswith(" s ago")
         run.kill()
         run.communicate()
-        wait(lambda: "no process is working on it" in state_line(browser), "the state stopped")
+        wait_until(lambda: "no process is working on it" in state_line(browser), TIMEOUT_SECONDS)
         known = [row["test_accuracy"] for row in rows(folder)]
-        wait(lambda: len(points(browser)) == len(known), "the last round")
+        wait_until(lambda: len(points(browser)) == len(known), TIMEOUT_SECONDS)
         assert points(browser) == pytest.approx(known, abs=0.02)
         drawn = {
             name: [value for _, value in curve] for name, curve in read_curves(browser, VALIDATION).items()
@@ -102,7 +94,7 @@ def test_rounds_appear_while_a_run_is_active(browser: Browser, tmp_path: Path) -
 
 @pytest.fixture
 def growing(tmp_path: Path) -> Path:
-    """A comparison of six runs, of which the first has three rounds left."""
+    """Write a comparison of six runs; the first has three rounds left."""
     grid = write_grid(tmp_path / "grid")
     run = grid / "feddig" / "sequential" / "seed-0"
     lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
@@ -116,7 +108,7 @@ def test_a_new_round_appears_and_keeps_what_the_reader_has_done(browser: Browser
     with served(growing) as server:
         browser.open(server.address, width=900, height=700)
         browser.evaluate("localStorage.clear()")
-        wait(lambda: state_line(browser), "the state")
+        wait_until(lambda: state_line(browser), TIMEOUT_SECONDS)
         browser.click("#theme")
         browser.click("[data-table=figures] th:nth-child(1) button")
         browser.click(f"{ACCURACY} .legend button:nth-of-type(3)")
@@ -125,7 +117,7 @@ def test_a_new_round_appears_and_keeps_what_the_reader_has_done(browser: Browser
         browser.evaluate("document.querySelector('details.run:nth-of-type(4) .table .scroll').focus()")
         browser.evaluate("document.querySelector('details.run:nth-of-type(4) .panels').scrollIntoView()")
         assert browser.evaluate("scrollY") > 500
-        # what the reader looks at stays where it is, also when a sentence far above it grows by a line
+        # the visible part does not move, also if a sentence far above it grows by a line
         place = "document.querySelector('details.run:nth-of-type(4) .panels').getBoundingClientRect().top"
         was = browser.evaluate(place)
         before = {"open": folds(browser), "order": order(browser)}
@@ -133,7 +125,9 @@ def test_a_new_round_appears_and_keeps_what_the_reader_has_done(browser: Browser
         assert before["order"] == ["fedavg", "feddig", "frozen"]
         browser.evaluate("globalThis.element = document.activeElement")
         add_round(run, 99.0)
-        wait(lambda: "after 8 rounds, unfinished" in browser.text("details.run > summary"), "the round")
+        wait_until(
+            lambda: "after 8 rounds, unfinished" in browser.text("details.run > summary"), TIMEOUT_SECONDS
+        )
         browser.settle()
         assert browser.evaluate(place) == pytest.approx(was, abs=2)
         assert {"open": folds(browser), "order": order(browser)} == before
@@ -168,12 +162,12 @@ def test_sorted_rows_move_when_values_change(browser: Browser, growing: Path) ->
     run = growing / "feddig" / "sequential" / "seed-0"
     with served(growing) as server:
         browser.open(server.address)
-        wait(lambda: state_line(browser), "the state")
+        wait_until(lambda: state_line(browser), TIMEOUT_SECONDS)
         browser.click("[data-table=figures] th:nth-child(4) button")
         assert order(browser) == ["feddig", "frozen", "fedavg"]
-        # feddig's mean of two seeds falls to 34.5, below all
+        # feddig's mean over two seeds falls to 34.5, below the others
         add_round(run, 0.0)
-        wait(lambda: order(browser) == ["frozen", "fedavg", "feddig"], "the new order")
+        wait_until(lambda: order(browser) == ["frozen", "fedavg", "feddig"], TIMEOUT_SECONDS)
         assert browser.evaluate("document.querySelector('th[aria-sort]').cellIndex") == 3
 
 
@@ -184,17 +178,17 @@ def test_the_marker_stays_when_a_round_appears(browser: Browser, tmp_path: Path)
     (run / "metrics.jsonl").write_text("".join(lines[:2]), encoding="utf-8")
     with served(run) as server:
         browser.open(server.address)
-        wait(lambda: state_line(browser), "the state")
+        wait_until(lambda: state_line(browser), TIMEOUT_SECONDS)
         browser.evaluate(f"document.querySelector('{ACCURACY} .plot').focus()")
         browser.press("Home")
         browser.press("ArrowRight")
         assert browser.text(f"{ACCURACY} .tip").startswith("round 1feddig20.0 %")
         browser.press("End")
         assert browser.text(f"{ACCURACY} .tip").startswith("round 1feddig"), (
-            "no round is pointed at that is not done"
+            "the marker stops at the last finished round"
         )
         add_round(run, 33.0)
-        wait(lambda: len(points(browser)) == 3, "the round")
+        wait_until(lambda: len(points(browser)) == 3, TIMEOUT_SECONDS)
         assert browser.evaluate(f"document.querySelector('{ACCURACY} .tip').hidden") is False
         assert browser.text(f"{ACCURACY} .tip").startswith("round 1feddig20.0 %")
         assert (
@@ -210,12 +204,12 @@ def test_the_marker_stays_when_a_round_appears(browser: Browser, tmp_path: Path)
         browser.move(left, y)
         assert browser.text(f"{ACCURACY} .tip").startswith("round 0feddig10.0 %")
         add_round(run, 44.0)
-        wait(lambda: len(points(browser)) == 4, "the round")
+        wait_until(lambda: len(points(browser)) == 4, TIMEOUT_SECONDS)
         assert browser.evaluate(f"document.querySelector('{ACCURACY} .tip').hidden") is False
         assert browser.text(f"{ACCURACY} .tip").startswith("round 0feddig10.0 %")
         browser.move(1, 1)
         assert browser.evaluate(f"document.querySelector('{ACCURACY} .tip').hidden") is True, (
-            "and it leaves with the pointer"
+            "it disappears with the pointer"
         )
         assert browser.errors == []
 
@@ -231,13 +225,13 @@ def test_a_stopped_server_is_reported_and_updates_continue_when_it_is_back(
     with served(run) as server:
         port = server.server_port
         browser.open(server.address)
-        wait(lambda: "stopped at round 1 of 4" in state_line(browser), "the state")
-    wait(lambda: "feddig watch does not answer" in state_line(browser), "the message that the server is gone")
-    assert points(browser) == pytest.approx([10], abs=0.05), "what was known is still shown"
+        wait_until(lambda: "stopped at round 1 of 4" in state_line(browser), TIMEOUT_SECONDS)
+    wait_until(lambda: "feddig watch does not answer" in state_line(browser), TIMEOUT_SECONDS)
+    assert points(browser) == pytest.approx([10], abs=0.05), "known values are still shown"
     add_round(run, 25.0)
     with served(run, port):
-        wait(lambda: len(points(browser)) == 2, "the round")
-        wait(lambda: "stopped at round 2 of 4" in state_line(browser), "the state")
+        wait_until(lambda: len(points(browser)) == 2, TIMEOUT_SECONDS)
+        wait_until(lambda: "stopped at round 2 of 4" in state_line(browser), TIMEOUT_SECONDS)
 
 
 @pytest.mark.slow
@@ -245,12 +239,12 @@ def test_the_end_of_a_run_is_shown(browser: Browser, growing: Path) -> None:
     run = growing / "feddig" / "sequential" / "seed-0"
     with served(run) as server:
         browser.open(server.address)
-        wait(lambda: "stopped at round 7" in state_line(browser), "the state")
+        wait_until(lambda: "stopped at round 7" in state_line(browser), TIMEOUT_SECONDS)
         other = growing / "feddig" / "sequential" / "seed-1" / "summary.json"
         for accuracy in (64.0, 66.0, 68.0):
             add_round(run, accuracy)
         (run / "summary.json").write_bytes(other.read_bytes())
-        wait(lambda: "ended: all 10 rounds are done" in state_line(browser), "the end")
+        wait_until(lambda: "ended: all 10 rounds are done" in state_line(browser), TIMEOUT_SECONDS)
         assert "after every silo had left" in browser.text("h1")
         assert browser.evaluate("document.querySelector('.live').dataset.state") == "ended"
         assert browser.errors == []

@@ -1,7 +1,7 @@
-"""Let a silo's node send a wrong reply after training, hang, or die while it replies.
+"""Make a silo's client process send a wrong reply after training, hang, or die while it replies.
 
-Python imports this module at its start where this folder is on PYTHONPATH; chaos.py and the tests set that for the
-parties that they start. It changes nothing but the node of a silo whose folder holds a file `lie`, which names a lie.
+Python imports this module at its start if this folder is on PYTHONPATH; chaos.py and the tests set that for the
+parties that they start. It changes only the client process of a silo whose folder has a file `lie` with a lie's name.
 """
 
 import os
@@ -18,13 +18,13 @@ HUGE = 600_000_000
 
 
 def lie_now() -> str:
-    """Return the lie that this party is told to tell; none if there is no such file."""
+    """Return the name in this party's file `lie`, or an empty text."""
     file = Path(os.environ.get("FEDDIG_PARTY", ""), "lie")
     return file.read_text(encoding="utf-8") if file.is_file() else ""
 
 
 def change_replies() -> None:
-    """Put functions that may lie in the place of those that pack replies."""
+    """Replace the functions that pack replies by functions that may lie."""
     import torch
     from flwr.app import Array, ArrayRecord, RecordDict
     from flwr.app.message import array
@@ -35,7 +35,7 @@ def change_replies() -> None:
     from feddig.federation.wire import pack_arrays, pack_bytes, read_bytes
 
     def fail(reply: Any) -> Any:
-        raise RuntimeError("the silo's app fails, as it was told to")
+        raise RuntimeError("the file `lie` asks for this failure")
 
     def hang(reply: Any) -> Any:
         time.sleep(600)
@@ -53,14 +53,14 @@ def change_replies() -> None:
     }
 
     def add_zeros(content: RecordDict) -> None:
-        """Reply with an array whose pieces are all the same small one, which is sent once."""
+        """Reply with an array whose chunks are all the same small chunk, which is sent once."""
         array.FLWR_PRIVATE_MAX_ARRAY_CHUNK_SIZE = 1 << 16
         content["model"] = pack_arrays({"update": torch.zeros(HUGE // 4)})
 
     def break_header(content: RecordDict) -> None:
-        """Reply with an array whose header is nonsense."""
-        said = b"{[]: 1}"
-        file = b"\x93NUMPY\x01\x00" + len(said).to_bytes(2, "little") + said
+        """Reply with an array whose header is invalid."""
+        header = b"{[]: 1}"
+        file = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
         content["model"] = ArrayRecord({"update": Array("float32", (1,), "numpy.ndarray", file)})
 
     contents: dict[str, Callable[[RecordDict], None]] = {
@@ -89,14 +89,14 @@ def change_replies() -> None:
         contents.get(lie, lambda content: None)(content)
         return content
 
-    # the node checks that the parameters are Flower's
+    # Flower checks the names of the parameters
     def begin_to_hand_over(objects: Any, push_object_fn: Any, *, object_ids_to_push: set[str]) -> None:
         def push_one_and_die(name: str, piece: bytes) -> None:
             push_object_fn(name, piece)
             print(f"killed with 1 of {len(object_ids_to_push)} pieces handed over", flush=True)
             os.kill(os.getpid(), signal.SIGKILL)
 
-        # one at a time, because a second one could be the last
+        # push one at a time, because the second could be the last
         dies = lie_now() == "dies while it replies" and len(object_ids_to_push) > 2
         given: dict[str, Any] = {"object_ids_to_push": object_ids_to_push}
         hand_over(

@@ -1,1 +1,1 @@
-"""What `benchmarks/peers.py` compares, each in a file that its own environment can run."""
+"""The peers of `benchmarks/peers.py`, each in a file that its environment can run."""

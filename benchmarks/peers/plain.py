@@ -1,4 +1,4 @@
-"""The work that every peer does, and the loop that everybody writes for it. Needs torch and numpy only."""
+"""The work of every peer, and a plain PyTorch loop for it. Needs only torch and numpy."""
 
 import copy
 import json
@@ -19,24 +19,24 @@ THREADS = 2
 
 @dataclass(frozen=True)
 class Work:
-    """Each silo's images and labels, the order in which each round sees them, and the first weights."""
+    """Each silo's images and labels, their order in each round, and the initial weights."""
 
     images: Tensor
     """[silo, image, channel, height, width], floats in [0, 1]."""
     labels: Tensor
     orders: Tensor
-    """[round, silo, image]: batches are cut from it in order."""
+    """[round, silo, image]: batches are consecutive parts of it."""
     initial: Sequence[Tensor]
 
     @property
     def rounds(self) -> int:
-        """How many rounds there are orders for."""
+        """The number of rounds for which there are orders."""
         return len(self.orders)
 
 
 @cache
 def read_work(folder: Path) -> Work:
-    """Read the work that benchmarks/peers.py laid down, once in each process."""
+    """Read the work that benchmarks/peers.py wrote, once in each process."""
     with np.load(folder / "work.npz") as file:
         images = torch.from_numpy(file["pixels"]).float() / 255
         labels, orders = torch.from_numpy(file["labels"]), torch.from_numpy(file["orders"])
@@ -44,7 +44,7 @@ def read_work(folder: Path) -> Work:
 
 
 def build_model() -> nn.Sequential:
-    """Build the size-matched model, as everybody writes it: convolution, ReLU, pool."""
+    """Build the size-matched model in the usual way: convolution, ReLU, pool."""
     return nn.Sequential(
         nn.Conv2d(SHAPE[0], 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(64, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -54,12 +54,12 @@ def build_model() -> nn.Sequential:
 
 
 def load(model: nn.Module, weights: Sequence[Tensor]) -> None:
-    """Give a model these weights; by place, because names differ between peers."""
+    """Load weights into a model by position, because names differ between peers."""
     model.load_state_dict(dict(zip(model.state_dict(), weights, strict=True)))
 
 
 def train(model: nn.Module, images: Tensor, labels: Tensor, order: Tensor) -> float:
-    """Train one epoch at one silo, and give its mean loss."""
+    """Train one epoch at one silo and return its mean loss."""
     optimiser = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
     losses = []
     for batch in torch.split(order, BATCH):
@@ -81,7 +81,7 @@ class PlainLoop:
         if channels_last:
             self._model.to(memory_format=torch.channels_last)
         self.losses: list[float] = []
-        """Of each round, the mean over all steps."""
+        """The mean over all steps of each round."""
 
     def train_round(self) -> None:
         """Train the next round."""
@@ -97,7 +97,7 @@ class PlainLoop:
         self.losses.append(sum(losses) / len(losses))
 
     def weights(self) -> list[Tensor]:
-        """Give the weights as they are now."""
+        """Return the current weights."""
         return [tensor.clone() for tensor in self._model.state_dict().values()]
 
 
@@ -115,7 +115,7 @@ def write_weights(file: Path, weights: Sequence[Tensor]) -> None:
 def write_result(
     folder: Path, name: str, seconds: Sequence[float], weights: Sequence[Tensor], version: str
 ) -> None:
-    """Write what benchmarks/peers.py reads from a peer in another environment."""
+    """Write the result of a peer in another environment for benchmarks/peers.py."""
     load(build_model(), weights)  # fails if some are missing
     write_weights(folder / f"{name}.npz", weights)
     result = {"seconds": seconds, "versions": {name: version, "torch": torch.__version__}}

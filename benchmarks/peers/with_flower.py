@@ -1,6 +1,6 @@
-"""The same work in Flower's simulation: `python -m peers.with_flower FOLDER` leaves its result in the folder.
+"""The same work in Flower's simulation: `python -m peers.with_flower FOLDER` writes its result to the folder.
 
-`run_simulation` is the engine of `flwr run` without the SuperLink that the command leaves behind.
+`run_simulation` is the engine of `flwr run` without the SuperLink, which that command leaves running.
 """
 
 import itertools
@@ -24,7 +24,7 @@ server, client = ServerApp(), ClientApp()
 
 @client.train()
 def train_silo(message: Message, context: Context) -> Message:
-    """Train one epoch at the silo that this node stands for."""
+    """Train one epoch at this node's silo."""
     config = message.content["config"]
     torch.set_num_threads(THREADS)
     work = read_work(Path(config["folder"]))
@@ -40,7 +40,7 @@ def train_silo(message: Message, context: Context) -> Message:
 
 @server.main()
 def train_all(grid: Grid, context: Context) -> None:
-    """Train all rounds with Flower's own FedAvg; its hook for evaluation takes the time."""
+    """Train all rounds with Flower's own FedAvg; the evaluation hook measures the time."""
     work, ticks = read_work(FOLDER), []
     model = build_model()
     load(model, work.initial)

@@ -1,4 +1,4 @@
-"""The same work on pfl's SimulatedBackend: `python -m peers.with_pfl FOLDER` leaves its result in the folder."""
+"""The same work on pfl's SimulatedBackend: `python -m peers.with_pfl FOLDER` writes its result to the folder."""
 
 import itertools
 import sys
@@ -43,30 +43,30 @@ class Model(nn.Module):
         self.layers = build_model()
 
     def loss(self, images: Tensor, labels: Tensor) -> Tensor:
-        """Give what a step makes smaller."""
+        """Return the loss that a step minimises."""
         return cross_entropy(self.layers(images), labels)
 
     @torch.no_grad()
     def metrics(self, images: Tensor, labels: Tensor) -> dict[str, Weighted]:
-        """Give what pfl asks for before and after the first round; it cannot be told not to ask."""
+        """Return the metrics that pfl always computes before and after the first round."""
         return {"loss": Weighted(float(self.loss(images, labels)) * len(images), len(images))}
 
 
 class Clock(TrainingProcessCallback):
-    """Takes the time after each round."""
+    """A callback that measures the time of each round."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
 
     def on_train_begin(self, *, model: PyTorchModel) -> Metrics:
-        """Start."""
+        """Start the clock."""
         self._since = time.perf_counter()
         return Metrics()
 
     def after_central_iteration(
         self, aggregate_metrics: Metrics, model: PyTorchModel, *, central_iteration: int
     ) -> tuple[bool, Metrics]:
-        """Note the seconds of the round, and go on."""
+        """Record the seconds of the round and continue training."""
         now = time.perf_counter()
         self.seconds.append(now - self._since)
         self._since = now
@@ -74,7 +74,7 @@ class Clock(TrainingProcessCallback):
 
 
 def datasets(work: Work) -> FederatedDataset:
-    """Give the silos in turn, each with its images in the order of the round."""
+    """Return the silos in turn, each with its images in the order of the round."""
     visits = itertools.count()
 
     def dataset_of(silo: int) -> PyTorchTensorDataset:
