@@ -11,7 +11,7 @@ from torch import Tensor
 from feddig.core.algorithms import Algorithm, Memory, Round
 from feddig.core.expert import coverage, train_expert
 from feddig.core.local import Effort, Trained, train_locally
-from feddig.core.messages import Reply, Request
+from feddig.core.messages import Reply, Request, State
 from feddig.core.prior import count_in_digest, log_prior_ratio
 from feddig.core.samples import DigestSource, Samples
 from feddig.core.step import Trainee
@@ -293,12 +293,13 @@ class Moderator:
         self.samples = [int(count) for count in state["samples"]]
         if self.guidance_producer is not None:
             self.guidance_producer.load(state["guidance"].to(device))
-        shared = {name: state[f"shared.{name}"].to(device) for name in self.memory.shared}
-        silos = tuple(
-            {name: state[f"silo.{silo}.{name}"].to(device) for name in memory}
-            for silo, memory in enumerate(self.memory.silos)
-        )
-        self.memory = Memory(shared, silos)
+
+        def load(where: str, fresh: State) -> State:
+            # files hold a single number as a list of one
+            return {name: state[f"{where}.{name}"].to(device).view_as(one) for name, one in fresh.items()}
+
+        silos = (load(f"silo.{silo}", fresh) for silo, fresh in enumerate(self.memory.silos))
+        self.memory = Memory(load("shared", self.memory.shared), tuple(silos))
         if self._settings.votes or self.expert is not None:
             self._votes.restore(state, device)
         if self.expert is not None and "expert" in state:
