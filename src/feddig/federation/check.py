@@ -92,7 +92,7 @@ def check_moderator(folder: ModeratorFolder) -> Iterator[str]:
 def _say_contract(contract: Contract) -> str:
     experiment = contract.experiment
     return (
-        f"contract {contract.hash[:12]}: {contract.name}, {len(contract.members)} silos, "
+        f"contract {contract.hash[:12]}, version {contract.version}: {contract.name}, {len(contract.active)} silos, "
         f"{experiment.training.rounds} rounds of {experiment.algorithm.name}"
     )
 

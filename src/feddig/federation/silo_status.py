@@ -27,6 +27,7 @@ def read_silo_status(folder: SiloFolder) -> dict[str, Any]:
         "silo": file.silo,
         "name": file.name,
         "contract": contract.hash,
+        "version": contract.version,
         "moderator": contract.address,
         "promise": contract.experiment.say_promise(),
         "running": bool(running(folder.path, NODE)),
@@ -65,7 +66,7 @@ def describe_silo(status: dict[str, Any]) -> list[str]:
     return [
         f"{status['federation']}: silo {status['silo']}, {status['name']}; {node}",
         status["promise"],
-        f"contract: {status['contract']}, moderator at {status['moderator']}",
+        f"contract: version {status['version']}, {status['contract']}, moderator at {status['moderator']}",
         f"digest: {digest[:12]}, {status['digest_bytes']:,} bytes" if digest else "digest: not made yet",
         f"last answered: {answered} of {status['rounds']} rounds",
         _describe_ledger(status),
