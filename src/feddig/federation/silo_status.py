@@ -66,7 +66,7 @@ def describe_silo(status: dict[str, Any]) -> list[str]:
     return [
         f"{status['federation']}: silo {status['silo']}, {status['name']}; {node}",
         status["promise"],
-        f"contract: version {status['version']}, {status['contract']}, moderator at {status['moderator']}",
+        f"contract: {status['contract']}, version {status['version']}, moderator at {status['moderator']}",
         f"digest: {digest[:12]}, {status['digest_bytes']:,} bytes" if digest else "digest: not made yet",
         f"last answered: {answered} of {status['rounds']} rounds",
         _describe_ledger(status),
