@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from conftest import draw_tiny_dataset, make_tiny_experiment
 from feddig import run
 from feddig.cli import main
+from feddig.commands.options import INTERRUPTED
 from feddig.core import expert
 from feddig.errors import FedDigError
 from feddig.federation import client_app, engine, moderator
@@ -24,6 +26,8 @@ from feddig.federation.contract import Contract, read_contract, with_silos, writ
 from feddig.federation.folders import FederationFolder
 from feddig.federation.moderator import moderate_federation
 from feddig.federation.processes.moderator_process import is_finished
+from feddig.federation.processes.processes import free_port
+from feddig.federation.processes.up import _chosen
 from feddig.federation.silo import open_silo
 from feddig.federation.wire import About, pack_question
 from feddig.runs.results_folder import ResultsFolder
@@ -457,7 +461,55 @@ def test_a_command_that_was_interrupted_can_be_given_again(make: Make) -> None:
     assert {path.read_bytes() for path in folder.path.rglob("federation*.toml")} == {after}
 
 
+@pytest.mark.parametrize("agrees", [True, False])
+def test_at_a_terminal_a_party_is_asked(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agrees: bool
+) -> None:
+    def answer(question: str, *, abort: bool) -> None:
+        if not agrees:
+            raise typer.Abort
+
+    folder = make()
+    elsewhere = hand_out(folder, tmp_path / "elsewhere")
+    do("extend", folder.path, "--rounds", 5)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr(typer, "confirm", answer)
+    with pytest.raises(SystemExit) as ended:
+        main(["federation", "accept", str(elsewhere.moderator.path), str(folder.path / "federation-2.toml")])
+    assert ended.value.code == (0 if agrees else INTERRUPTED)
+    assert read_contract(elsewhere.moderator.contract).version == (2 if agrees else 1)
+
+
 # --- what runs
+
+
+def test_in_a_rehearsal_all_commands_know_who_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = FederationFolder(tmp_path / "trial")
+    small = ["--set", "data.limit=300", "--set", "data.min_samples=24", "--port", free_port()]
+    do("init", whole.path, "--silos", 2, *small)
+    do("add", whole.path, "west")
+    assert f"put its images as x_train, y_train, x_test and y_test into {whole.silo('west').path}" in (
+        capsys.readouterr().out
+    )
+    do("remove", whole.path, "silo-1", "--digest", "stay")
+    contract = read_contract(whole.contract)
+    assert _chosen(whole, contract, None) == ["moderator", "silo-0", "west"]
+    sheet = whole.moderator.run_sheet.read_text(encoding="utf-8")
+    assert "The silos: silo-0, west." in sheet
+    assert "waits for 2 of the 2 silos" in sheet
+    shutil.copy(whole.silo("silo-1").path / "data.npz", whole.silo("west").path)
+    capsys.readouterr()
+    do("check", whole.path)
+    said = capsys.readouterr().out
+    assert "version 3: federation, 2 silos, " in said
+    assert "silo-1" not in said
+    do("status", whole.silo("silo-1").path)
+    assert "silo 1, silo-1; it is removed" in capsys.readouterr().out
+    assert "silo-1: is removed, and needs no key" in refused(
+        capsys, "rekey", whole.path, "silo-1", whole.silo("west").public_key
+    )
 
 
 def ask_about(contract: Contract, folder: FederationFolder) -> Contract:

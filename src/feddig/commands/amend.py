@@ -102,9 +102,7 @@ def accept_command(
             raise FedDigError(f"{folder}: nothing is changed yet; give --yes to accept this version")
         typer.confirm("accept?", abort=True)
     version.install()
-    print(
-        f"{folder}: holds version {version.contract.version} now; what runs there follows it when restarted"
-    )
+    print(f"{folder}: holds version {version.contract.version} now; {_when(folder)}")
 
 
 def pause_command(folder: Running) -> None:
@@ -144,6 +142,15 @@ def _whole(folder: Path) -> "FederationFolder":
     return FederationFolder(folder)
 
 
+def _when(folder: Path) -> str:
+    """Say when a party follows a version that it has accepted."""
+    from feddig.federation.folders import SiloFolder
+
+    if SiloFolder(folder).silo_file.is_file():
+        return "the silo follows it as soon as the moderator does; for a new key or address start it again"
+    return "start the moderator again to follow it"
+
+
 def _list(version: "Version") -> None:
     print(f"contract of {version.contract.name}, SHA-256 {version.contract.hash}")
     for line in version.changes:
@@ -158,7 +165,7 @@ def _tell(whole: "FederationFolder", version: "Version") -> None:
     for step in version.steps:
         print(step)
     file = version_file(whole, version.contract)
-    print(f"the folders in {whole.path} have it; what runs there follows it when restarted")
+    print(f"the folders in {whole.path} have it; the moderator follows it when it is started again")
     print(
         f"send {file} to parties elsewhere, and to the moderator also the .pub file of a new key; each runs "
         f"`feddig federation accept FOLDER {file.name}` and compares the SHA-256 over another channel"

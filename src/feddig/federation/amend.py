@@ -118,6 +118,8 @@ def rekey(whole: FederationFolder, name: str, key: Path) -> Version:
     old = _open(whole)
     number, new_key = old.number(name), read_fingerprint(key)
     member, silo = old.members[number], whole.silo(name)
+    if member.removed is not None:
+        raise SettingError(f"{name}: is removed, and needs no key")
     if member.fingerprint == new_key:
         raise SettingError(f"{key}: is the key that {name} has already")
     first = member.first_fingerprint or member.fingerprint
