@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from feddig.federation.processes.moderator_process import is_finished
 from feddig.federation.processes.processes import free_port
 from feddig.federation.processes.up import _chosen
 from feddig.federation.silo import open_silo
+from feddig.federation.silo_data import check_folder, read_silo_file
 from feddig.federation.wire import About, pack_question
 from feddig.runs.results_folder import ResultsFolder
 from federations import (
@@ -211,6 +213,26 @@ def test_a_silo_joins_with_its_own_key(make: Make, tmp_path: Path) -> None:
     assert read_contract(folder.moderator.contract).members[3].fingerprint == fingerprint
     assert not folder.silo("west").key.exists()
     assert folder.moderator.public_key("west").read_bytes() == own.with_name("key.pub").read_bytes()
+
+
+def test_a_silo_with_images_of_its_own_joins_a_real_federation(tmp_path: Path) -> None:
+    whole = FederationFolder(tmp_path / "hospitals")
+    names = "a,b,c,d"
+    real = ["--classes", "healthy,ill", "--image", "1x28x28", "--host", "moderator.example", "--no-privacy"]
+    do("init", whole.path, "--names", names, *real)
+    first = read_contract(whole.contract)
+    do("add", whole.path, "west")
+    contract, west = read_contract(whole.contract), whole.silo("west")
+    assert not {"data", "absence"} & tomllib.loads(whole.contract.read_text(encoding="utf-8")).keys()
+    assert contract.lasting_hash == first.lasting_hash
+    own = read_silo_file(west.silo_file)
+    assert (own.silo, own.name, own.validation, own.rehearsal) == (4, "west", 0.1, False)
+    assert check_folder(west) == read_contract(west.contract)
+    assert west.key.stat().st_mode & 0o077 == 0
+    assert {path.name for path in west.path.iterdir()} == {
+        path.name for path in whole.silo("a").path.iterdir()
+    }
+    assert "federation-3.toml" in west.run_sheet.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("name", ["feddig+feddyn", "feddig-plus"])
@@ -524,18 +546,21 @@ def test_a_silo_that_runs_answers_under_the_version_it_had_until_it_is_restarted
     client_app.open_folder.cache_clear()
     old = read_contract(folder.contract)
     assert ask_about(old, folder) == old
-    do("extend", folder.path, "--rounds", 5)
+    for rounds in (4, 5):
+        do("extend", folder.path, "--rounds", rounds)
     new = read_contract(folder.contract)
     assert ask_about(old, folder).hash == old.hash
     assert ask_about(new, folder).hash == new.hash
     client_app.open_folder.cache_clear()
     silo = "this silo holds version"
     with pytest.raises(
-        FedDigError, match=f"{silo} 2 and the moderator follows version 1; the moderator must"
+        FedDigError, match=f"{silo} 3 and the moderator follows version 1; the moderator must"
     ):
         ask_about(old, folder)
     write_contract(folder.silo("silo-0").contract, old)
-    with pytest.raises(FedDigError, match=f"{silo} 1 and the moderator follows version 2; this silo must"):
+    with pytest.raises(
+        FedDigError, match=f"{silo} 1 and the moderator follows version 3; take that with `feddig"
+    ):
         ask_about(new, folder)
     with pytest.raises(FedDigError, match="follows another contract"):
         ask_about(replace(old, training_deadline=1.0), folder)

@@ -93,9 +93,9 @@ def accept_command(
 ) -> None:
     """Show what the next version of the contract changes, and put it into a party's folder."""
     need_flower()
-    from feddig.federation.amend import read_version
+    from feddig.federation.amend import read_next_version
 
-    version = read_version(folder, file)
+    version = read_next_version(folder, file)
     _list(version)
     if not yes:
         if not sys.stdin.isatty():

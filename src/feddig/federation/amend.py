@@ -202,7 +202,7 @@ def _install_at_moderator(folder: ModeratorFolder, contract: Contract, keys: Map
 # --- a party accepts a version
 
 
-def read_version(path: Path, file: Path) -> Version:
+def read_next_version(path: Path, file: Path) -> Version:
     """Check that a file holds the next version for the party of this folder."""
     silo, moderator = SiloFolder(path), ModeratorFolder(path)
     if FederationFolder(path).moderator.path.is_dir():

@@ -89,22 +89,24 @@ def _is_deployed(context: Context) -> bool:
 def _deployed(message: Message, context: Context) -> DeployedSilo:
     """Return the silo of this node's folder, if the moderator follows the same contract.
 
-    A silo that was open when the next version was accepted answers under both, until the moderator follows that too.
+    A silo that was open when later versions were accepted answers under its own, until the moderator follows the last.
     """
     folder = str(context.node_config["folder"])
     file = SiloFolder(Path(folder)).contract
     contract, asked = read_contract(file), read_about(message.content, "contract")
-    if asked in (contract.hash, contract.previous):
+    theirs = read_version(message.content)
+    if asked == contract.hash or theirs < contract.version:
         silo = open_folder(folder, asked)
         if silo.contract.hash == asked:
             return silo
-    theirs = read_version(message.content)
     if theirs == contract.version:
         raise FedDigError(f"{file}: the moderator follows another contract; all must hold the same file")
-    who = "the moderator" if theirs < contract.version else "this silo"
+    remedy = f"take that with `feddig federation accept {folder} federation-{contract.version + 1}.toml`"
+    if theirs < contract.version:
+        remedy = "the moderator must take the newer one with `feddig federation accept`, and start again"
     raise FedDigError(
         f"{file}: this silo holds version {contract.version} and the moderator follows version {theirs}; "
-        f"{who} must take the newer one with `feddig federation accept` and start again"
+        f"{remedy}"
     )
 
 

@@ -16,6 +16,9 @@ _AGREED = """
 for its digest, counts as absent; so does one whose update is longer than {update:g} times the model. The first round
 waits for {start} of the {members} silos, and each round for {needed}; with fewer the federation pauses until they are
 back{alone}.
+
+If the organiser sends you a later version of it, `feddig federation accept . federation-{next}.toml` says what changes,
+and takes it when you agree.
 """
 
 _MODERATOR = """# Run sheet of the moderator of {name}
@@ -186,6 +189,7 @@ def _agreed(contract: Contract) -> str:
     return _AGREED.format(
         hash=contract.hash,
         version=contract.version,
+        next=contract.version + 1,
         rounds=experiment.training.rounds,
         algorithm=experiment.algorithm.name,
         mixed=f"; {experiment.digest.samples_per_digest} samples in a digest"
