@@ -95,8 +95,6 @@ class _Moderating:
         results = ResultsFolder(folder.run)
         self._setup, self._folder, self._results, self._status = setup, folder, results, status
         contract = setup.contract
-        for silo in contract.gone:
-            results.delete_digest(silo)
         self._round = restore(
             setup.moderator,
             results,
@@ -106,6 +104,7 @@ class _Moderating:
         )
         for silo in contract.gone:
             setup.moderator.forget(silo)
+            results.delete_digest(silo)
         results.reopen()
         # also digests that arrived in a round that did not finish
         kept = _kept_digests(results, setup.moderator.silos)
@@ -162,13 +161,17 @@ class _Moderating:
             self._round = round
             if round == rounds.start:
                 self._gather(round)
-            self._engine.wait(round, lambda here: len(here) >= self._needed(self._round))
+            self._await_silos(round)
             while self._folder.pause.exists():
                 self._await_operator(round)
-                self._engine.wait(round, lambda here: len(here) >= self._needed(self._round))
+                self._await_silos(round)
             if self._setup.terms is not None:
                 self._setup.moderator.hold(self._engine.collect_digests(self._everybody, round))
             yield round
+
+    def _await_silos(self, round: int) -> None:
+        """Wait until there are as many silos as the round needs."""
+        self._engine.wait(round, lambda here: len(here) >= self._needed(round))
 
     def _await_operator(self, round: int) -> None:
         """Wait until the operator lets the federation go on."""

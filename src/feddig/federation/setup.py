@@ -225,7 +225,8 @@ def _write(whole: FederationFolder, plan: Plan, rehearsal: Rehearsal | None) -> 
     whole.ca.mkdir(mode=0o700)
     write_key(whole.ca_key, authority.key)
     write_certificate(whole.ca_certificate, authority.certificate)
-    _write_contract(whole.path, contract)
+    _copy_named_files(whole.path, contract)
+    write_contract(whole.contract, contract)
     _write_moderator(whole.moderator, contract, authority, silos, plan.hosts)
     for number, folder in enumerate(silos):
         write_silo(folder, number, contract, authority.certificate, rehearsal=rehearsal is not None)
@@ -252,8 +253,8 @@ def _encoder_hash(plan: Plan) -> str | None:
     return encoder_hash(load_encoder(plan.experiment.digest.encoder, plan.image_shape[0]))
 
 
-def _write_contract(folder: Path, contract: Contract) -> None:
-    """Write the contract, and next to it the files that it names."""
+def _copy_named_files(folder: Path, contract: Contract) -> None:
+    """Copy the files that a contract names into a folder."""
     files = named_files(contract.experiment)
     if len({file.name for file in files}) < len(set(files)):
         raise SettingError(f"two of the experiment's files are called {files[0].name}; rename one")
@@ -261,7 +262,6 @@ def _write_contract(folder: Path, contract: Contract) -> None:
         if not file.is_file():
             raise SettingError(f"{file}: no such file, but the experiment names it")
         shutil.copyfile(file, folder / file.name)
-    write_contract(folder / "federation.toml", contract)
 
 
 def _write_moderator(
@@ -280,7 +280,7 @@ def _write_moderator(
     write_certificate(folder.ca, authority.certificate)
     for silo in silos:
         shutil.copyfile(silo.public_key, folder.public_key(silo.name))
-    _write_contract(folder.path, contract)
+    _copy_named_files(folder.path, contract)
     renew_moderator(folder, contract)
     write_atomically(folder.unit, unit("moderator", contract.name))
     write_atomically(folder.container, containerfile("moderator", contract.name, __version__))
@@ -299,7 +299,7 @@ def write_silo(
         validation=None if rehearsal else VALIDATION,
         rehearsal=rehearsal,
     )
-    _write_contract(folder.path, contract)
+    _copy_named_files(folder.path, contract)
     renew_silo(folder, number, contract)
     write_atomically(folder.unit, unit("silo", folder.name))
     write_atomically(folder.container, containerfile("silo", folder.name, __version__))
