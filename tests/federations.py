@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,8 +20,8 @@ from feddig import Dataset, Experiment
 from feddig.data.mmap import choose
 from feddig.errors import FedDigError
 from feddig.experiment.setup import lay_out
-from feddig.federation.certificates import write_silo_key
-from feddig.federation.contract import Contract, Member, write_contract
+from feddig.federation.certificates import Authority, write_certificate, write_silo_key
+from feddig.federation.contract import Contract, Member, read_contract, write_contract
 from feddig.federation.folders import FederationFolder
 from feddig.federation.silo import DeployedSilo, open_silo
 from feddig.federation.silo_data import write_silo_file
@@ -213,3 +214,17 @@ def status(folder: FederationFolder) -> Mapping[str, Any]:
     found: Mapping[str, Any] = json.loads(folder.moderator.status.read_text(encoding="utf-8"))
     assert found["pid"] == os.getpid()
     return found
+
+
+def organise(folder: FederationFolder) -> None:
+    """Add what the organiser's and the moderator's folders have in addition: certificates and public keys."""
+    contract = read_contract(folder.moderator.contract)
+    certificate = Authority.create("authority").certificate
+    folder.ca.mkdir()
+    folder.moderator.public_keys.mkdir()
+    write_contract(folder.contract, contract)
+    write_certificate(folder.ca_certificate, certificate)
+    for member in contract.members:
+        silo = folder.silo(member.name)
+        write_certificate(silo.ca, certificate)
+        shutil.copy(silo.public_key, folder.moderator.public_key(member.name))

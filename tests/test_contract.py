@@ -16,6 +16,7 @@ from feddig.federation.contract import (
     Contract,
     Member,
     read_contract,
+    with_silos,
     with_silos_own_data,
     write_contract,
 )
@@ -63,6 +64,8 @@ def test_a_contract_is_read_as_it_was_written(file: Path) -> None:
         {"update_limit": 2.5},
         {"digest_limit": 0.5},
         {"min_silos": 1, "start_silos": 2, "rounds_alone": 3},
+        {"version": 3, "previous": "d" * 64, "first_rounds": 7, "first_silos": 1},
+        {"members": (Member("north", KEYS[0], "e" * 64), Member("south", KEYS[1], removed="stay"))},
     ],
 )
 def test_optional_and_changed_fields_are_read_as_written(tmp_path: Path, changes: dict[str, object]) -> None:
@@ -73,7 +76,8 @@ def test_optional_and_changed_fields_are_read_as_written(tmp_path: Path, changes
 def test_a_contract_without_a_limit_keeps_its_hash_and_has_the_default(tmp_path: Path) -> None:
     file = tmp_path / "c.toml"
     write_contract(file, a_contract(update_limit=None))
-    assert not re.search(r"(update|digest)_limit|_silos|rounds_alone", file.read_text(encoding="utf-8"))
+    added_since = r"(update|digest)_limit|_silos|rounds_alone|version = [^1]|previous|first_|removed"
+    assert not re.search(added_since, file.read_text(encoding="utf-8"))
     found = read_contract(file)
     assert found.hash == hashlib.sha256(file.read_bytes()).hexdigest()
     assert found.longest_update == UPDATE_LIMIT
@@ -103,6 +107,33 @@ def test_a_moderator_continues_under_a_contract_of_an_older_release() -> None:
     assert a_contract().lasting_hash == a_contract(address="other.example:1").lasting_hash == older
     assert a_contract(min_silos=1, start_silos=1, rounds_alone=9).lasting_hash == older
     assert a_contract(name="x").lasting_hash != older
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["rehearsal", "real data"])
+def test_all_versions_of_a_contract_are_of_one_run(own: bool) -> None:
+    first = a_contract_for_real_data() if own else a_contract()
+    training = replace(first.experiment.training, rounds=999)
+    members = (
+        Member("north", "e" * 64, first_fingerprint=KEYS[0]),
+        Member("south", KEYS[1], removed="go"),
+        *(Member(f"new-{place}", f"{place}" * 64) for place in range(4)),
+    )
+    later = replace(
+        first,
+        members=members,
+        experiment=with_silos(replace(first.experiment, training=training), 6),
+        version=5,
+        previous="d" * 64,
+        first_rounds=first.experiment.training.rounds,
+        first_silos=2,
+    )
+    assert later.lasting_hash == first.lasting_hash
+    assert replace(later, first_rounds=998).lasting_hash != first.lasting_hash
+    assert replace(later, first_silos=None).lasting_hash != first.lasting_hash
+    moved = replace(later, experiment=replace(later.experiment, seed=1))
+    assert moved.lasting_hash != first.lasting_hash
+    assert later.active == (0, 2, 3, 4, 5)
+    assert later.gone == [1]
 
 
 def a_contract_for_real_data(**changes: object) -> Contract:
@@ -181,6 +212,10 @@ FAULTS = {
     'fingerprint = "x"': ("silo[1].fingerprint: 'x' is not a SHA-256", f'fingerprint = "{KEYS[1]}"'),
     "silos = 3": ("data.silos: 3, but there are 2 tables [[silo]]", "silos = 2"),
     "rounds = -1": ("training.rounds", "rounds = 300"),
+    "version = 0": ("federation.version: 0 is not a whole number, 1 or larger", "new_release = false"),
+    "version = 2": ("federation.previous: from version 2 on it must be there", "new_release = false"),
+    f'previous = "{KEYS[0]}"': ("federation.previous: from version 2 on", "new_release = false"),
+    'removed = "gone"': ("silo[1].removed: 'gone' is neither", f'fingerprint = "{KEYS[1]}"'),
     "[deadlinse]": ("deadlines: there must be a table [deadlines]", "[deadlines]"),
     "format_version = 9": ("format_version 9", "format_version = 1"),
     "= =": ("cannot be read as TOML", "format_version = 1"),

@@ -6,7 +6,10 @@ Most tests share one federation: each begins in a round that both silos answered
 import json
 import os
 import re
+import shutil
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -16,8 +19,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
+from feddig.cli import main
 from feddig.digest.digest_file import read_digest, write_digest
-from feddig.federation.processes.processes import is_alive, running
+from feddig.federation.processes.processes import end, is_alive, running
 from feddig.files import write_atomically
 from feddig.privacy.ledger import Ledger
 from real_parties import APP, LINK, NODE, SILOS, RealFederation, kill, send
@@ -66,6 +70,41 @@ def test_a_moderator_killed_in_the_joint_update_continues_from_the_last_finished
     assert federation.rows()[: len(before)] == before
     federation.check_nothing_was_lost()
     assert federation.compare_with_one_process(tmp_path / "here") <= 1e-5
+
+
+@pytest.mark.slow
+def test_a_federation_is_extended_gets_another_silo_and_pauses(tmp_path: Path) -> None:
+    with RealFederation(tmp_path / "federation", "training.rounds=2", training_deadline=20.0) as federation:
+        assert federation.wait() == 0, federation.log()[-3000:]
+    whole, before = federation.folder, federation.rows()
+    for words in (["extend", whole.path, "--rounds", 200], ["add", whole.path, "west"]):
+        with pytest.raises(SystemExit) as ended:
+            main(["federation", *map(str, words)])
+        assert not ended.value.code
+    shutil.copy(federation.silo(1).path / "data.npz", whole.silo("west").path)
+    operator = [sys.executable, "-m", "feddig", "federation"]
+    try:
+        with federation:
+            federation.wait_for(lambda: any(row["present"] == [0, 1, 2] for row in federation.rows()))
+            subprocess.run([*operator, "pause", whole.path], check=True)
+            state = "paused by the operator"
+            federation.wait_for(lambda: federation.status().content["state"] == state)
+            paused, nodes = federation.rows(), running(whole.silo("west").path, NODE)
+            kill(whole.moderator.path, APP)
+            federation.wait_for(lambda: federation.log().count(f"{state}; `feddig federation resume") == 2)
+            assert federation.rows() == paused
+            assert running(whole.silo("west").path, NODE) == nodes
+            told = subprocess.run(
+                [*operator, "status", whole.path], check=True, capture_output=True, text=True
+            )
+            assert f"`feddig federation resume {whole.moderator.path}` goes on" in told.stdout
+            subprocess.run([*operator, "resume", whole.path], check=True)
+            federation.wait_for(lambda: len(federation.rows()) > len(paused))
+    finally:
+        end(running(whole.silo("west").path))
+    assert federation.rows()[: len(before)] == before
+    assert federation.status().rounds == 200
+    federation.check_nothing_was_lost()
 
 
 # --- one federation for all

@@ -563,7 +563,7 @@ def test_in_a_silos_folder_status_tells_what_this_silo_knows(
     said = capsys.readouterr().out
     contract = read_contract(folder.contract)
     assert "hospitals: silo 1, south; its node does not run; start it with" in said
-    assert f"contract: {contract.hash}, moderator at moderator.example:9092" in said
+    assert f"contract: {contract.hash}, version 1, moderator at moderator.example:9092" in said
     assert "digest: not made yet\nlast answered: none of 3 rounds\nledger: no release is noted yet" in said
 
     silo = open_silo(folder.path, device="cpu")

@@ -706,11 +706,22 @@ class Cut(BaseException):
     """Stands for kill -9: nothing of ours may catch it."""
 
 
-@pytest.mark.parametrize("place", ["train", "evaluate", "joint", "metrics", "checkpoint", "digest"])
+@pytest.mark.parametrize(
+    ("place", "base"),
+    [
+        ("train", "feddyn"),
+        ("train", "adabest"),
+        ("evaluate", "feddyn"),
+        ("joint", "feddyn"),
+        ("metrics", "feddyn"),
+        ("checkpoint", "feddyn"),
+        ("digest", "feddyn"),
+    ],
+)
 def test_a_moderator_that_is_cut_off_goes_on_as_if_nothing_had_happened(
-    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, base: str
 ) -> None:
-    folder = make(algorithm={"name": "feddig+feddyn"}, training={"rounds": 4}, test_set=place != "evaluate")
+    folder = make(algorithm={"name": f"feddig+{base}"}, training={"rounds": 4}, test_set=place != "evaluate")
     uncut = FederationFolder(tmp_path / "uncut")
     shutil.copytree(folder.path, uncut.path)
     moderate(uncut, LocalGrid(uncut, 3))

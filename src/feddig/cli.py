@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from feddig._version import __version__
+from feddig.commands import amend
 from feddig.commands.advise import advise_command
 from feddig.commands.audit import audit_command
 from feddig.commands.compare import compare_command
@@ -49,6 +50,8 @@ app.command("datasets")(datasets_command)
 app.add_typer(digest_app, name="digest")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(federation_app, name="federation")
+for name, command in amend.COMMANDS.items():
+    federation_app.command(name)(command)
 app.add_typer(encoder_app, name="encoder")
 app.command("privacy")(privacy_command)
 app.command("report")(report_command)

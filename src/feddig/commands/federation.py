@@ -338,12 +338,12 @@ def federation_status(
 ) -> None:
     """Show the round, the accuracy and the silos; in a silo's folder, what this silo knows."""
     from feddig.federation.folders import SiloFolder
-    from feddig.federation.status import describe, moderator_runs, read_status, tabulate
+    from feddig.federation.status import describe, moderator_runs, read_status, say_paused, tabulate
 
     if SiloFolder(folder).silo_file.is_file():
         _print_silo_status(SiloFolder(folder), as_json)
         return
-    moderator = _moderator_of(folder)
+    moderator = moderator_of(folder)
     status = read_status(moderator.status)
     runs = moderator_runs(moderator, status)
     if status is None:
@@ -357,6 +357,8 @@ def federation_status(
     if status.content.get("promise"):
         print(status.content["promise"])
     print(f"{describe(status)}\nas of {status.content['updated']}")
+    if moderator.pause.exists():
+        print(say_paused(moderator))
     Console(width=None if sys.stdout.isatty() else 120).print(tabulate(status))
 
 
@@ -383,7 +385,7 @@ def _print_not_begun(moderator: "ModeratorFolder", runs: bool, as_json: bool) ->
         )
 
 
-def _moderator_of(folder: Path) -> "ModeratorFolder":
+def moderator_of(folder: Path) -> "ModeratorFolder":
     """Return the moderator's folder: inside a federation's, or the folder itself."""
     from feddig.federation.folders import FederationFolder, ModeratorFolder
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from feddig.core.algorithms import Algorithm, Memory, Round
 from feddig.core.expert import coverage, train_expert
 from feddig.core.local import Effort, Trained, train_locally
-from feddig.core.messages import Reply, Request
+from feddig.core.messages import Reply, Request, State
 from feddig.core.prior import count_in_digest, log_prior_ratio
 from feddig.core.samples import DigestSource, Samples
 from feddig.core.step import Trainee
@@ -66,6 +66,7 @@ class Moderator:
         """The digest expert of FedDig+."""
         self._expert_is_due = False
         self._votes = Votes(silos, keep=bool(settings.votes))
+        self._forgotten: set[int] = set()
         self._class_counts: dict[int, Tensor] = {}
         """Of silos without a digest, where the loss is prior-corrected."""
         self._prior_correction = prior_correction
@@ -171,6 +172,8 @@ class Moderator:
         importance: list[float] = (
             [1.0] * self.silos if self._weighting == "equal" else [*map(float, self.samples)]
         )
+        for silo in self._forgotten:
+            importance[silo] = 0.0
         for silo in voters:
             importance[silo] *= self._settings.votes or 0
         in_order = sorted([*replies, *stand_ins, *voters.values()], key=lambda reply: reply.silo)
@@ -277,12 +280,15 @@ class Moderator:
             state |= {f"silo.{silo}.{name}": tensor for name, tensor in memory.items()}
         if self._settings.votes or self.expert is not None:
             state |= self._votes.state()
-        if self.expert is not None and not self._expert_is_due:
+        if self.expert is not None and self.digests and not self._expert_is_due:
             state["expert"] = self.expert.weights()
         return state | {f"class_counts.{silo}": counts for silo, counts in self._class_counts.items()}
 
     def restore(self, state: dict[str, Tensor]) -> None:
-        """Load such a state; the digests of that time are held already."""
+        """Load such a state; the digests of that time are held already.
+
+        Silos that have joined the federation since are not in it.
+        """
         device = self._device
         if state["weights"].shape != self.weights.shape:
             raise FileFormatError(
@@ -290,15 +296,20 @@ class Moderator:
                 "experiment.toml was changed since"
             )
         self.weights = state["weights"].to(device)
-        self.samples = [int(count) for count in state["samples"]]
+        known = [int(count) for count in state["samples"]]
+        self.samples = known + [0] * (self.silos - len(known))
         if self.guidance_producer is not None:
             self.guidance_producer.load(state["guidance"].to(device))
-        shared = {name: state[f"shared.{name}"].to(device) for name in self.memory.shared}
-        silos = tuple(
-            {name: state[f"silo.{silo}.{name}"].to(device) for name in memory}
-            for silo, memory in enumerate(self.memory.silos)
+
+        def load(where: str, fresh: State) -> State:
+            # files hold a single number as a list of one
+            return {name: state[f"{where}.{name}"].to(device).view_as(one) for name, one in fresh.items()}
+
+        silos = (
+            load(f"silo.{silo}", fresh) if silo < len(known) else fresh
+            for silo, fresh in enumerate(self.memory.silos)
         )
-        self.memory = Memory(shared, silos)
+        self.memory = Memory(load("shared", self.memory.shared), tuple(silos))
         if self._settings.votes or self.expert is not None:
             self._votes.restore(state, device)
         if self.expert is not None and "expert" in state:
@@ -307,6 +318,19 @@ class Moderator:
         for silo in range(self.silos):
             if f"class_counts.{silo}" in state:
                 self._class_counts[silo] = state[f"class_counts.{silo}"].to(device)
+
+    def forget(self, silo: int) -> None:
+        """Drop a silo's digest, vote and state; from now on it counts for nothing."""
+        self.digests.pop(silo, None)
+        self._to_recall = self._to_train_on = None
+        self._expert_is_due = bool(self.digests)
+        self._votes.forget(silo)
+        self._class_counts.pop(silo, None)
+        self.samples[silo] = 0
+        silos = list(self.memory.silos)
+        silos[silo] = self.algorithm.start(self.weights, self.silos).silos[silo]
+        self.memory = Memory(self.memory.shared, tuple(silos))
+        self._forgotten.add(silo)
 
 
 def _shapes(digest: Digest) -> tuple[tuple[int, ...], int]:

@@ -80,11 +80,22 @@ class Votes:
         return state
 
     def restore(self, state: Mapping[str, Tensor], device: torch.device) -> None:
-        """Load such a state."""
-        self.rounds = state["rounds_trained"].cpu().clone()
+        """Load such a state; silos that have joined the federation since have not trained."""
+        silos = len(self.rounds)
+        self.rounds = _padded(state["rounds_trained"], silos)
         for silo in range(len(self.rounds)):
             if f"returned.{silo}" in state:
                 steps, samples = (int(number) for number in state[f"returned.{silo}.facts"])
                 model = state[f"returned.{silo}"].to(device)
                 last = Reply(silo, 0, model, steps, samples, loss=0.0)
-                self._votes[silo] = Vote(last, state[f"returned.{silo}.seen"].cpu())
+                self._votes[silo] = Vote(last, _padded(state[f"returned.{silo}.seen"], silos))
+
+    def forget(self, silo: int) -> None:
+        """Drop a silo's vote, and the count of its rounds."""
+        self._votes.pop(silo, None)
+        self.rounds[silo] = 0
+
+
+def _padded(rounds: Tensor, silos: int) -> Tensor:
+    rounds = rounds.cpu()
+    return torch.cat([rounds, rounds.new_zeros(silos - len(rounds))])

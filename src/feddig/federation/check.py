@@ -9,7 +9,7 @@ from pathlib import Path
 from feddig.errors import FedDigError
 from feddig.federation.certificates import read_certificate
 from feddig.federation.client_app import open_folder
-from feddig.federation.contract import Contract
+from feddig.federation.contract import Contract, read_contract
 from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFolder
 from feddig.federation.processes.network import clock_difference, reaches
 from feddig.federation.silo_data import check_folder
@@ -23,8 +23,11 @@ def check_party(path: Path) -> Iterator[str]:
     whole = FederationFolder(path)
     if whole.moderator.path.is_dir():
         yield from check_party(whole.moderator.path)
+        members = read_contract(whole.moderator.contract).members
+        removed = [member.name for member in members if member.removed is not None]
         for place in sorted((whole.path / "silos").iterdir()):
-            yield from check_silo(SiloFolder(place))
+            if place.name not in removed:
+                yield from check_silo(SiloFolder(place))
     elif SiloFolder(path).silo_file.exists():
         silo = SiloFolder(path)
         yield from check_silo(silo)
@@ -92,7 +95,7 @@ def check_moderator(folder: ModeratorFolder) -> Iterator[str]:
 def _say_contract(contract: Contract) -> str:
     experiment = contract.experiment
     return (
-        f"contract {contract.hash[:12]}: {contract.name}, {len(contract.members)} silos, "
+        f"contract {contract.hash[:12]}, version {contract.version}: {contract.name}, {len(contract.active)} silos, "
         f"{experiment.training.rounds} rounds of {experiment.algorithm.name}"
     )
 

@@ -18,7 +18,15 @@ from feddig.federation.contract import read_contract
 from feddig.federation.folders import SiloFolder
 from feddig.federation.silo import DeployedSilo, open_silo
 from feddig.federation.silo_data import read_silo_file
-from feddig.federation.wire import pack_digest, pack_reply, pack_score, pack_silo, read_about, read_request
+from feddig.federation.wire import (
+    pack_digest,
+    pack_reply,
+    pack_score,
+    pack_silo,
+    read_about,
+    read_request,
+    read_version,
+)
 from feddig.runs.build import Site, build_site
 
 app = ClientApp()
@@ -79,15 +87,27 @@ def _is_deployed(context: Context) -> bool:
 
 
 def _deployed(message: Message, context: Context) -> DeployedSilo:
-    """Return the silo of this node's folder, if the moderator follows the same contract."""
+    """Return the silo of this node's folder, if the moderator follows the same contract.
+
+    A silo that was open when later versions were accepted answers under its own, until the moderator follows the last.
+    """
     folder = str(context.node_config["folder"])
-    contract = read_contract(SiloFolder(Path(folder)).contract)
-    if read_about(message.content, "contract") != contract.hash:
-        raise FedDigError(
-            f"{SiloFolder(Path(folder)).contract}: the moderator follows another contract; "
-            "all must hold the same file"
-        )
-    return open_folder(folder, contract.hash)
+    file = SiloFolder(Path(folder)).contract
+    contract, asked = read_contract(file), read_about(message.content, "contract")
+    theirs = read_version(message.content)
+    if asked == contract.hash or theirs < contract.version:
+        silo = open_folder(folder, asked)
+        if silo.contract.hash == asked:
+            return silo
+    if theirs == contract.version:
+        raise FedDigError(f"{file}: the moderator follows another contract; all must hold the same file")
+    remedy = f"take that with `feddig federation accept {folder} federation-{contract.version + 1}.toml`"
+    if theirs < contract.version:
+        remedy = "the moderator must take the newer one with `feddig federation accept`, and start again"
+    raise FedDigError(
+        f"{file}: this silo holds version {contract.version} and the moderator follows version {theirs}; "
+        f"{remedy}"
+    )
 
 
 @lru_cache(maxsize=1)

@@ -4,6 +4,8 @@ It is an experiment file with three more tables: [federation], [deadlines] and a
 order of their numbers. Where each silo brings its own images it has neither [data] nor [absence], which are for
 simulations. Files that it names (an encoder, a classifier, an availability table) lie next to it. An error in it is one
 line that names the field.
+
+When rounds or members change, there is a next version of it, which names the hash of the version before.
 """
 
 import hashlib
@@ -122,9 +124,15 @@ FEDERATION = (
     "min_silos",
     "start_silos",
     "rounds_alone",
+    "version",
+    "previous",
+    "first_rounds",
+    "first_silos",
 )
 DEADLINES = ("training", "digest")
-SILO = ("name", "fingerprint")
+SILO = ("name", "fingerprint", "first_fingerprint", "removed")
+STAY, GO = "stay", "go"
+"""What happens to the digest of a silo that is removed."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 UPDATE_LIMIT = 10.0
 """How many times the model's length an update may have; training moves a model by less than its length in a round."""
@@ -144,6 +152,10 @@ class Member:
 
     name: str
     fingerprint: str
+    first_fingerprint: str | None = None
+    """Of the key that it had in its first version; None: the same."""
+    removed: str | None = None
+    """Whether its digest stays or goes, if it is a member no more."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +191,14 @@ class Contract:
     """With fewer silos the first round does not begin; None: all of them, not in the file."""
     rounds_alone: int | None = None
     """How many rounds in a row may have fewer silos than the minimum; None: 0, not in the file."""
+    version: int = 1
+    """Only in the file from 2 on."""
+    previous: str | None = None
+    """The hash of the version before; None in the first."""
+    first_rounds: int | None = None
+    """The rounds of the first version; None: the same."""
+    first_silos: int | None = None
+    """How many of the silos are in the first version; None: all."""
 
     def __post_init__(self) -> None:
         """Check that names and keys are unique, and that the number of silos fits."""
@@ -200,6 +220,22 @@ class Contract:
                     f"federation.{key}: {getattr(self, key)}, but there are {len(self.members)} silos; "
                     f"set it to {len(self.members)} or fewer"
                 )
+        if (self.version > 1) != (self.previous is not None):
+            raise SettingError(
+                "federation.previous: from version 2 on it must be there, and not before; use the file as you got it"
+            )
+        if not self.active:
+            raise SettingError("silo: all are removed; keep at least one")
+
+    @cached_property
+    def active(self) -> tuple[int, ...]:
+        """The numbers of the silos that are not removed."""
+        return tuple(silo for silo, member in enumerate(self.members) if member.removed is None)
+
+    @property
+    def gone(self) -> list[int]:
+        """The numbers of the removed silos of which the moderator keeps nothing."""
+        return [silo for silo, member in enumerate(self.members) if member.removed == GO]
 
     @cached_property
     def text(self) -> str:
@@ -217,6 +253,10 @@ class Contract:
             "min_silos": self.min_silos,
             "start_silos": self.start_silos,
             "rounds_alone": self.rounds_alone,
+            "version": self.version if self.version > 1 else None,
+            "previous": self.previous,
+            "first_rounds": self.first_rounds,
+            "first_silos": self.first_silos,
         }
         deadlines = {"training": self.training_deadline, "digest": self.digest_deadline}
         tables: list[tuple[str, Mapping[str, Any]]] = [
@@ -237,9 +277,28 @@ class Contract:
 
     @property
     def lasting_hash(self) -> str:
-        """The SHA-256 of what may not change between rounds; address, deadlines, limits and numbers of silos may."""
+        """The SHA-256 of what may not change between rounds; address, deadlines, limits and numbers of silos may.
+
+        All versions of a contract have that of the first.
+        """
+        members = tuple(
+            Member(member.name, member.first_fingerprint or member.fingerprint)
+            for member in self.members[: self.first_silos]
+        )
+        training = self.experiment.training
+        training = replace(training, rounds=self.first_rounds or training.rounds)
+        first = with_silos(replace(self.experiment, training=training), len(members))
+        if first.data.name == SILOS_OWN:
+            # older contracts for real data have the tables of the default data set
+            first = replace(first, data=replace(first.data, name=DataSettings().name))
         lasting = replace(
             self,
+            members=members,
+            experiment=first,
+            version=1,
+            previous=None,
+            first_rounds=None,
+            first_silos=None,
             address=ADDRESS,
             training_deadline=1.0,
             digest_deadline=1.0,
@@ -250,10 +309,6 @@ class Contract:
             start_silos=None,
             rounds_alone=None,
         )
-        if self.experiment.data.name == SILOS_OWN:
-            # older contracts for real data have the tables of the default data set
-            data = replace(self.experiment.data, name=DataSettings().name)
-            lasting = replace(lasting, experiment=replace(self.experiment, data=data))
         # spelled with the keys that older checkpoints were hashed with, and without newer ones at their defaults
         text = lasting.text.replace("\nrecall_epochs", "\nrecall = true\nrecall_epochs")
         text = text.replace("\njoint_epochs", "\njoint = true\njoint_epochs")
@@ -368,6 +423,10 @@ def _contract(table: dict[str, Any], folder: Path) -> Contract:
         min_silos=read_count(federation, "min_silos", 1),
         start_silos=read_count(federation, "start_silos", 1),
         rounds_alone=read_count(federation, "rounds_alone", 0),
+        version=read_count(federation, "version", 1) or 1,
+        previous=read_hash(federation, "federation", "previous") if "previous" in federation else None,
+        first_rounds=read_count(federation, "first_rounds", 1),
+        first_silos=read_count(federation, "first_silos", 1),
     )
 
 
@@ -390,13 +449,24 @@ def with_silos_own_data(experiment: Experiment, silos: int) -> Experiment:
     return replace(own, data=filled.data, absence=filled.absence)
 
 
+def with_silos(experiment: Experiment, silos: int) -> Experiment:
+    """Return an experiment for this number of silos."""
+    if experiment.data.name == SILOS_OWN:
+        return with_silos_own_data(experiment, silos)
+    return replace(experiment, data=replace(experiment.data, silos=silos))
+
+
 def _member(place: int, table: object) -> Member:
     where = f"silo[{place}]"
     if not isinstance(table, Mapping):
         raise SettingError(f"{where}: must be a table [[silo]]")
     check_keys(table, where, SILO)
     name = check_name(f"{where}.name", read_text(table, where, "name"))
-    return Member(name, read_hash(table, where, "fingerprint"))
+    removed = table.get("removed")
+    if removed not in (None, STAY, GO):
+        raise SettingError(f'{where}.removed: {removed!r} is neither "{STAY}" nor "{GO}"')
+    first = read_hash(table, where, "first_fingerprint") if "first_fingerprint" in table else None
+    return Member(name, read_hash(table, where, "fingerprint"), first, removed)
 
 
 def check_possible(experiment: Experiment) -> None:

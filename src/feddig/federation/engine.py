@@ -58,7 +58,9 @@ class OnlineSilos:
 
     def __init__(self, grid: Grid, members: Sequence[Member]) -> None:
         self._grid, self._members = grid, members
-        self._numbers = {member.fingerprint: number for number, member in enumerate(members)}
+        self._numbers = {
+            member.fingerprint: number for number, member in enumerate(members) if member.removed is None
+        }
         self._unknown: set[int] = set()
         self.nodes: Mapping[int, OnlineNode] = {}
         """The nodes of the silos that were online at the last refresh, in the silos' order."""
@@ -116,7 +118,7 @@ class DeploymentEngine:
         """`needed` says how many silos must reply in a round; `resumed` is a round that may have been asked."""
         self._contract, self._digests, self._terms, self._schedule = contract, digests, terms, schedule
         self._needed, self._resumed = needed, resumed
-        self._tell, self._about = tell, About("contract", contract.hash)
+        self._tell, self._about = tell, About("contract", contract.hash, contract.version)
         self._online, self._requests = OnlineSilos(grid, contract.members), RequestSender(grid, write)
         self._admitted: set[int] = set()
         """Silos that have sent their digest since they came."""
@@ -140,7 +142,9 @@ class DeploymentEngine:
         return [silo for silo in online if not self._requests.is_busy(silo)]
 
     def expected(self, silo: int, round: int) -> bool:
-        """Return whether this silo is present in this round by the schedule, if there is one."""
+        """Return whether this silo is a member, and present in this round by the schedule, if there is one."""
+        if silo not in self._contract.active:
+            return False
         return self._schedule is None or bool(self._schedule.present[silo, round])
 
     def ready(self, round: int) -> list[int]:

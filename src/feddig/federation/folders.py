@@ -141,6 +141,11 @@ class ModeratorFolder:
         return self.path / "status.json"
 
     @property
+    def pause(self) -> Path:
+        """The file that is there while the operator lets the federation pause."""
+        return self.path / "pause"
+
+    @property
     def app(self) -> Path:
         """The Flower app that is run, written at each start."""
         return self.path / "app"

@@ -7,6 +7,7 @@ resumes after the last finished round.
 import logging
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from feddig.federation.contract import read_contract
 from feddig.federation.engine import DeploymentEngine
 from feddig.federation.folders import ModeratorFolder
 from feddig.federation.moderator_setup import ModeratorSetup, set_up_moderator
-from feddig.federation.status import StatusFile
+from feddig.federation.status import PAUSED_BY_OPERATOR, StatusFile, say_paused
 from feddig.report.measures import accuracy_measures
 from feddig.runs.loggers.base import check_logs
 from feddig.runs.outcome import describe_round, describe_run
@@ -38,6 +39,8 @@ log = logging.getLogger("feddig")
 
 SUCCESSION_SECONDS = 60.0
 """How long a new moderator process waits for the last one to end; Flower notices a dead SuperLink late."""
+LOOK_SECONDS = 0.5
+"""How often it looks whether the operator lets it go on."""
 
 
 def moderate_federation(
@@ -55,7 +58,7 @@ def moderate_federation(
     folder, results = ModeratorFolder(path), ResultsFolder(ModeratorFolder(path).run)
     contract = read_contract(folder.contract)
     status = StatusFile(folder.status, contract)
-    if results.finished:
+    if results.finished and len(results.metrics()) >= contract.experiment.training.rounds:
         status.note("finished", rows=results.metrics(), digests=_kept_digests(results, len(contract.members)))
         return results.summary()
     setup = set_up_moderator(contract, folder.test_set, device=device)
@@ -66,7 +69,7 @@ def moderate_federation(
         results.write_setup(setup.experiment, None, _attendance(setup, []).to_csv())
     with open_log(results.path, wait_seconds=SUCCESSION_SECONDS):
         try:
-            return _Moderating(grid, setup, results, status, write, resumed=resumed).go_on(until)
+            return _Moderating(grid, setup, folder, status, write, resumed=resumed).go_on(until)
         except BaseException as error:
             status.note("stopped")
             if isinstance(error, Exception) and not isinstance(error, FedDigError):
@@ -83,21 +86,32 @@ class _Moderating:
         self,
         grid: Grid,
         setup: ModeratorSetup,
-        results: ResultsFolder,
+        folder: ModeratorFolder,
         status: StatusFile,
         write: Callable[..., Message],
         *,
         resumed: bool,
     ) -> None:
-        self._setup, self._results, self._status = setup, results, status
+        results = ResultsFolder(folder.run)
+        self._setup, self._folder, self._results, self._status = setup, folder, results, status
+        contract = setup.contract
         self._round = restore(
-            setup.moderator, results, setup.inputs(), new_releases=setup.contract.new_release
+            setup.moderator,
+            results,
+            setup.inputs(),
+            new_releases=contract.new_release,
+            gone=contract.gone,
         )
+        for silo in contract.gone:
+            setup.moderator.forget(silo)
+            results.delete_digest(silo)
+        results.reopen()
         # also digests that arrived in a round that did not finish
         kept = _kept_digests(results, setup.moderator.silos)
         setup.moderator.hold(digest for silo, digest in kept.items() if silo not in setup.moderator.digests)
         self._rows = results.metrics()
-        self._results.write_availability(_attendance(setup, self._rows).to_csv())
+        # a later version of the contract may have more rounds and silos
+        results.write_setup(setup.experiment, None, _attendance(setup, self._rows).to_csv())
         self._engine = DeploymentEngine(
             grid,
             setup.contract,
@@ -147,10 +161,26 @@ class _Moderating:
             self._round = round
             if round == rounds.start:
                 self._gather(round)
-            self._engine.wait(round, lambda here: len(here) >= self._needed(self._round))
+            self._await_silos(round)
+            while self._folder.pause.exists():
+                self._await_operator(round)
+                self._await_silos(round)
             if self._setup.terms is not None:
                 self._setup.moderator.hold(self._engine.collect_digests(self._everybody, round))
             yield round
+
+    def _await_silos(self, round: int) -> None:
+        """Wait until there are as many silos as the round needs."""
+        self._engine.wait(round, lambda here: len(here) >= self._needed(round))
+
+    def _await_operator(self, round: int) -> None:
+        """Wait until the operator lets the federation go on."""
+        log.warning("round %d: %s", round + 1, say_paused(self._folder))
+        while self._folder.pause.exists():
+            self._note(PAUSED_BY_OPERATOR)
+            time.sleep(LOOK_SECONDS)
+            self._engine.look()
+        log.info("round %d: the operator lets it go on", round + 1)
 
     def _gather(self, round: int) -> None:
         """Wait for as many silos as the contract says; after a restart, a while for those of the last round."""
@@ -162,7 +192,8 @@ class _Moderating:
             return
         start = contract.silos_to_start(self._expected(round))
         # silos that do not train have done their part when their digests are held
-        held = () if self._setup.experiment.recipe.silos_train else self._setup.moderator.digests
+        digests = () if self._setup.experiment.recipe.silos_train else self._setup.moderator.digests
+        held = [silo for silo in digests if self._engine.expected(silo, round)]
         self._engine.wait(round, lambda here: len(here) >= start, "waiting", counted=held, silent=deadline)
 
     def _needed(self, round: int) -> int:
@@ -231,9 +262,10 @@ class _Moderating:
             "FedDig %s, %s, process %d", __version__, describe_device(self._setup.network.device), os.getpid()
         )
         log.info(
-            "federation %s, contract %s: %s, seed %d",
+            "federation %s, contract %s, version %d: %s, seed %d",
             contract.name,
             contract.hash[:12],
+            contract.version,
             experiment.algorithm.name,
             experiment.seed,
         )

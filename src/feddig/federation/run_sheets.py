@@ -10,12 +10,15 @@ _AGREED = """
 
     {hash}
 
-(`sha256sum federation.toml`). {promise}
+(version {version}; `sha256sum federation.toml`). {promise}
 
 {rounds} rounds of {algorithm}{mixed}. A silo that has not answered after {training:g} s of training, or {digest:g} s
 for its digest, counts as absent; so does one whose update is longer than {update:g} times the model. The first round
 waits for {start} of the {members} silos, and each round for {needed}; with fewer the federation pauses until they are
 back{alone}.
+
+If the organiser sends you a later version of it, `feddig federation accept . federation-{next}.toml` says what changes,
+and takes it when you agree.
 """
 
 _MODERATOR = """# Run sheet of the moderator of {name}
@@ -145,7 +148,7 @@ def _wheel(version: str) -> str:
 
 def moderator_sheet(contract: Contract, version: str) -> str:
     """Return the moderator's page."""
-    address, names = contract.address, ", ".join(member.name for member in contract.members)
+    address, names = contract.address, ", ".join(contract.members[silo].name for silo in contract.active)
     page = _MODERATOR.format(
         name=contract.name,
         address=address,
@@ -185,6 +188,8 @@ def _agreed(contract: Contract) -> str:
     experiment = contract.experiment
     return _AGREED.format(
         hash=contract.hash,
+        version=contract.version,
+        next=contract.version + 1,
         rounds=experiment.training.rounds,
         algorithm=experiment.algorithm.name,
         mixed=f"; {experiment.digest.samples_per_digest} samples in a digest"
@@ -194,8 +199,8 @@ def _agreed(contract: Contract) -> str:
         training=contract.training_deadline,
         digest=contract.digest_deadline,
         update=contract.longest_update,
-        members=len(contract.members),
-        start=contract.silos_to_start(len(contract.members)),
-        needed=contract.needed_silos(len(contract.members)),
+        members=len(contract.active),
+        start=contract.silos_to_start(len(contract.active)),
+        needed=contract.needed_silos(len(contract.active)),
         alone=f", after {contract.rounds_alone} rounds without them" if contract.rounds_alone else "",
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from cryptography import x509
 
 from feddig._version import __version__
 from feddig.data.dataset import Images
@@ -199,7 +200,9 @@ def _write(whole: FederationFolder, plan: Plan, rehearsal: Rehearsal | None) -> 
     for folder in silos:
         folder.released.mkdir(parents=True)
         folder.path.chmod(0o700)
-    members = tuple(Member(silo.name, _write_silo_key(silo, plan.keys)) for silo in silos)
+    members = tuple(
+        Member(silo.name, make_key(silo, plan.keys and plan.keys / f"{silo.name}.pub")) for silo in silos
+    )
     contract = Contract(
         name=plan.name,
         members=members,
@@ -222,20 +225,22 @@ def _write(whole: FederationFolder, plan: Plan, rehearsal: Rehearsal | None) -> 
     whole.ca.mkdir(mode=0o700)
     write_key(whole.ca_key, authority.key)
     write_certificate(whole.ca_certificate, authority.certificate)
-    _write_contract(whole.path, contract)
+    _copy_named_files(whole.path, contract)
+    write_contract(whole.contract, contract)
     _write_moderator(whole.moderator, contract, authority, silos, plan.hosts)
     for number, folder in enumerate(silos):
-        _write_silo(folder, number, contract, authority, rehearsal)
+        write_silo(folder, number, contract, authority.certificate, rehearsal=rehearsal is not None)
+        if rehearsal is not None:
+            rehearsal.write_silo(folder.path / REHEARSED, number)
     if rehearsal is not None:
         rehearsal.write_test_set(whole.moderator.test_set)
     return contract
 
 
-def _write_silo_key(silo: SiloFolder, keys: Path | None) -> str:
+def make_key(silo: SiloFolder, sent: Path | None) -> str:
     """Write a silo's key into its folder, a new pair or the public key that it sent; return the fingerprint."""
-    if keys is None:
+    if sent is None:
         return write_silo_key(silo.key)
-    sent = keys / f"{silo.name}.pub"
     found = read_fingerprint(sent)
     shutil.copyfile(sent, silo.public_key)
     return found
@@ -248,8 +253,8 @@ def _encoder_hash(plan: Plan) -> str | None:
     return encoder_hash(load_encoder(plan.experiment.digest.encoder, plan.image_shape[0]))
 
 
-def _write_contract(folder: Path, contract: Contract) -> None:
-    """Write the contract, and next to it the files that it names."""
+def _copy_named_files(folder: Path, contract: Contract) -> None:
+    """Copy the files that a contract names into a folder."""
     files = named_files(contract.experiment)
     if len({file.name for file in files}) < len(set(files)):
         raise SettingError(f"two of the experiment's files are called {files[0].name}; rename one")
@@ -257,7 +262,6 @@ def _write_contract(folder: Path, contract: Contract) -> None:
         if not file.is_file():
             raise SettingError(f"{file}: no such file, but the experiment names it")
         shutil.copyfile(file, folder / file.name)
-    write_contract(folder / "federation.toml", contract)
 
 
 def _write_moderator(
@@ -276,30 +280,41 @@ def _write_moderator(
     write_certificate(folder.ca, authority.certificate)
     for silo in silos:
         shutil.copyfile(silo.public_key, folder.public_key(silo.name))
-    _write_contract(folder.path, contract)
-    write_atomically(folder.run_sheet, moderator_sheet(contract, __version__))
+    _copy_named_files(folder.path, contract)
+    renew_moderator(folder, contract)
     write_atomically(folder.unit, unit("moderator", contract.name))
     write_atomically(folder.container, containerfile("moderator", contract.name, __version__))
 
 
-def _write_silo(
-    folder: SiloFolder, number: int, contract: Contract, authority: Authority, rehearsal: Rehearsal | None
+def write_silo(
+    folder: SiloFolder, number: int, contract: Contract, authority: x509.Certificate, *, rehearsal: bool
 ) -> None:
-    write_certificate(folder.ca, authority.certificate)
-    if rehearsal is not None:
-        rehearsal.write_silo(folder.path / REHEARSED, number)
+    """Write a silo's folder, apart from its key and its data."""
+    write_certificate(folder.ca, authority)
     write_silo_file(
         folder.silo_file,
         silo=number,
-        name=folder.name,
-        data=OWN_DATA if rehearsal is None else REHEARSED,
-        validation=VALIDATION if rehearsal is None else None,
-        rehearsal=rehearsal is not None,
+        name=contract.members[number].name,
+        data=REHEARSED if rehearsal else OWN_DATA,
+        validation=None if rehearsal else VALIDATION,
+        rehearsal=rehearsal,
     )
-    _write_contract(folder.path, contract)
-    write_atomically(folder.run_sheet, silo_sheet(contract, number, folder, __version__))
+    _copy_named_files(folder.path, contract)
+    renew_silo(folder, number, contract)
     write_atomically(folder.unit, unit("silo", folder.name))
     write_atomically(folder.container, containerfile("silo", folder.name, __version__))
+
+
+def renew_moderator(folder: ModeratorFolder, contract: Contract) -> None:
+    """Write the contract and the run sheet into the moderator's folder."""
+    write_contract(folder.contract, contract)
+    write_atomically(folder.run_sheet, moderator_sheet(contract, __version__))
+
+
+def renew_silo(folder: SiloFolder, number: int, contract: Contract) -> None:
+    """Write the contract and the run sheet into a silo's folder."""
+    write_contract(folder.contract, contract)
+    write_atomically(folder.run_sheet, silo_sheet(contract, number, folder, __version__))
 
 
 def planned(experiment: Experiment, silos: Sequence[str]) -> Experiment:

@@ -234,6 +234,11 @@ def open_silo(path: Path, *, device: str = "auto") -> DeployedSilo:
             f"{folder.silo_file}: silo {file.silo} is not {file.name!r} in the contract; "
             f"{contract.name} has {', '.join(member.name for member in contract.members)}, in this order"
         )
+    if file.silo not in contract.active:
+        raise SettingError(
+            f"{folder.contract}: {file.name} is removed in version {contract.version}, and is not asked for anything "
+            "any more; there is nothing to run"
+        )
     if not file.rehearsal:
         _check_told(folder, contract)
     experiment = with_precision(contract.experiment.resolved(), choose_device(device))

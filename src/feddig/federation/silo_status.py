@@ -27,6 +27,8 @@ def read_silo_status(folder: SiloFolder) -> dict[str, Any]:
         "silo": file.silo,
         "name": file.name,
         "contract": contract.hash,
+        "version": contract.version,
+        "removed": contract.members[file.silo].removed is not None,
         "moderator": contract.address,
         "promise": contract.experiment.say_promise(),
         "running": bool(running(folder.path, NODE)),
@@ -57,15 +59,15 @@ def describe_silo(status: dict[str, Any]) -> list[str]:
     """Describe a silo's status in lines; rounds count from 1."""
     digest, last = status["digest"], status["last_answered_round"]
     answered = "none" if last is None else f"round {last + 1}"
-    node = (
-        "its node runs"
-        if status["running"]
-        else "its node does not run; start it with `feddig federation silo`"
-    )
+    node = "its node runs"
+    if not status["running"]:
+        node = "its node does not run; start it with `feddig federation silo`"
+    if status["removed"]:
+        node = "it is removed, and not asked for anything any more"
     return [
         f"{status['federation']}: silo {status['silo']}, {status['name']}; {node}",
         status["promise"],
-        f"contract: {status['contract']}, moderator at {status['moderator']}",
+        f"contract: {status['contract']}, version {status['version']}, moderator at {status['moderator']}",
         f"digest: {digest[:12]}, {status['digest_bytes']:,} bytes" if digest else "digest: not made yet",
         f"last answered: {answered} of {status['rounds']} rounds",
         _describe_ledger(status),

@@ -21,7 +21,7 @@ from feddig.files import FORMAT_VERSION, check_version, write_atomically
 if TYPE_CHECKING:
     from feddig.digest.digest import Digest
 
-FINISHED = "finished"
+FINISHED, PAUSED_BY_OPERATOR = "finished", "paused by the operator"
 KEYS = ("federation", "pid", "state", "round", "rounds", "accuracy", "accuracy_of", "updated", "silos")
 APP = "flwr-serverapp"
 
@@ -68,6 +68,8 @@ class Status:
     @property
     def waits(self) -> str:
         """For which silos the moderator waits, as a text; empty if it does not wait."""
+        if self.content["state"] == PAUSED_BY_OPERATOR:
+            return PAUSED_BY_OPERATOR
         missing = self.content.get("missing")
         return f"{self.content['state']}, missing: {', '.join(missing)}" if missing else ""
 
@@ -98,6 +100,11 @@ def moderator_runs(folder: ModeratorFolder, status: Status | None) -> bool:
         return bool(running(folder.path))
     process = int(status.content["pid"])
     return process in running(folder.path) if Path("/proc").is_dir() else is_alive(process)
+
+
+def say_paused(folder: ModeratorFolder) -> str:
+    """Say that the operator paused a federation, and how it goes on."""
+    return f"{PAUSED_BY_OPERATOR}; `feddig federation resume {folder.path}` goes on"
 
 
 def describe(status: Status) -> str:
@@ -180,6 +187,7 @@ class StatusFile:
             "state": self._state,
             "round": len(self._rows),
             "rounds": self._contract.experiment.training.rounds,
+            "version": self._contract.version,
             "promise": self._contract.experiment.say_promise(),
             "accuracy": last.get("accuracy"),
             "accuracy_of": last.get("accuracy_of"),
@@ -199,6 +207,8 @@ class StatusFile:
         }
 
     def _presence(self, silo: int) -> dict[str, Any]:
+        if silo not in self._contract.active:
+            return {"state": "removed", "away_since_round": None}
         if silo in self._here:
             return {"state": "here", "away_since_round": None}
         took_part = [row["round"] for row in self._rows if silo in row["present"]]

@@ -26,7 +26,7 @@ NUMPY, BYTES = "numpy.ndarray", "bytes"
 """How the bytes of an array are to be read."""
 TYPES = ("float32", "float64", "int64")
 LONGEST_HEADER = 256
-COUNTS, WANTS_COUNTS = "class_counts", "wants_class_counts"
+COUNTS, WANTS_COUNTS, VERSION = "class_counts", "wants_class_counts", "version"
 MOST_CLASSES = 100_000
 
 
@@ -106,6 +106,13 @@ class About:
 
     key: str
     value: str
+    version: int = 1
+    """The contract's version; 1 is not sent."""
+
+    @property
+    def facts(self) -> dict[str, str | int]:
+        """What a message says of it."""
+        return {self.key: self.value, **({VERSION: self.version} if self.version > 1 else {})}
 
 
 @dataclass(frozen=True)
@@ -128,7 +135,7 @@ class Terms:
 
 def pack_request(request: Request, about: About) -> RecordDict:
     """Pack a request of the moderator."""
-    facts = ConfigRecord({"silo": request.silo, "round": request.round, about.key: about.value})
+    facts = ConfigRecord({"silo": request.silo, "round": request.round, **about.facts})
     if request.class_counts is not None:
         facts[COUNTS] = request.class_counts.tolist()
     if request.wants_class_counts:
@@ -144,7 +151,7 @@ def pack_request(request: Request, about: About) -> RecordDict:
 
 def pack_question(about: About) -> RecordDict:
     """Pack what a silo needs to answer any message: each may be handled by a new process."""
-    return RecordDict({"facts": ConfigRecord({about.key: about.value})})
+    return RecordDict({"facts": ConfigRecord({**about.facts})})
 
 
 def read_about(content: RecordDict, key: str) -> str:
@@ -153,6 +160,11 @@ def read_about(content: RecordDict, key: str) -> str:
     if not isinstance(text, str):
         raise WireError(f"it does not say which {key} it is about")
     return text
+
+
+def read_version(content: RecordDict) -> int:
+    """Read the version of the contract that a message refers to."""
+    return _whole(_facts(content), VERSION) if VERSION in _facts(content) else 1
 
 
 def pack_silo(silo: int) -> RecordDict:

@@ -8,7 +8,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,6 +178,10 @@ class ResultsFolder:
         """Write a digest that has arrived."""
         write_digest(self.digest_path(digest.silo), digest)
 
+    def delete_digest(self, silo: int) -> None:
+        """Delete a silo's digest, if there is one."""
+        self.digest_path(silo).unlink(missing_ok=True)
+
     def kept_digest(self, silo: int) -> Digest | None:
         """Read a digest that arrived before, if any; making it again with new noise would be a second release."""
         path = self.digest_path(silo)
@@ -242,13 +246,20 @@ class ResultsFolder:
         facts = {"rounds": str(rounds), "digests": json.dumps(hashes), "inputs": json.dumps(inputs)}
         write_tensors(self.checkpoint_path, "checkpoint", arrays, facts)
 
-    def read_checkpoint(self, *, new_releases: bool = False) -> Checkpoint | None:
-        """Read the last checkpoint and its digests, or newer digests if `new_releases`; None before the first round."""
+    def read_checkpoint(
+        self, *, new_releases: bool = False, without: Collection[int] = ()
+    ) -> Checkpoint | None:
+        """Read the last checkpoint and its digests, or newer digests if `new_releases`; None before the first round.
+
+        Digests of the silos `without` are left out.
+        """
         if not self.checkpoint_path.exists():
             return None
         arrays, facts = read_tensors(self.checkpoint_path, "checkpoint")
         digests, newer = {}, []
         for silo, wanted in json.loads(facts["digests"]).items():
+            if int(silo) in without:
+                continue
             path = self.digest_path(int(silo))
             digests[int(silo)] = read_digest(path)
             if digests[int(silo)].hash != wanted:
@@ -271,6 +282,10 @@ class ResultsFolder:
         """
         arrays = {key: tensor.numpy() for key, tensor in tensors.items()}
         write_tensors(self.path / f"{name}.safetensors", name, arrays, facts)
+
+    def reopen(self) -> None:
+        """Let a finished run go on: its summary is written again at its end."""
+        (self.path / "summary.json").unlink(missing_ok=True)
 
     def write_summary(self, summary: Mapping[str, Any]) -> None:
         """Write summary.json, which marks the run as finished."""

@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -149,14 +149,20 @@ def record_rounds(
 
 
 def restore(
-    moderator: Moderator, folder: ResultsFolder, inputs: Mapping[str, str], *, new_releases: bool = False
+    moderator: Moderator,
+    folder: ResultsFolder,
+    inputs: Mapping[str, str],
+    *,
+    new_releases: bool = False,
+    gone: Collection[int] = (),
 ) -> int:
     """Load the checkpoint if there is one, and return the number of finished rounds.
 
-    With `new_releases`, a digest that arrived after the checkpoint and replaced an older one is accepted.
+    With `new_releases`, a digest that arrived after the checkpoint and replaced an older one is accepted. Digests of
+    silos that are `gone` are not loaded.
     """
     folder.remove_partial_files()
-    checkpoint = folder.read_checkpoint(new_releases=new_releases)
+    checkpoint = folder.read_checkpoint(new_releases=new_releases, without=gone)
     if checkpoint is None:
         folder.drop_rows_after(0)
         return 0

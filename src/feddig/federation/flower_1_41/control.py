@@ -91,7 +91,7 @@ class Control:
     def register(self, folder: ModeratorFolder, contract: Contract) -> None:
         """Register the keys of the contract's silos; those that are registered stay as they are."""
         known = set(self.nodes())
-        for member in contract.members:
+        for member in (contract.members[silo] for silo in contract.active):
             key = read_public_key(folder.public_key(member.name))
             if fingerprint(key) != member.fingerprint:
                 raise FedDigError(

@@ -43,16 +43,17 @@ def run_moderator(folder: ModeratorFolder, stopping: Event, show: Show = lambda 
     check_flower(SUPERLINK, SERVER_APP)
     with party_lock(folder.path):
         write_app(folder.app)
-        write_flower_config(folder, contract)
         failures = Failures(folder)
-        while not stopping.is_set() and not is_finished(folder):
+        while not stopping.is_set() and not is_finished(folder, contract):
+            contract = check_folder(folder)  # a later version may have been accepted since
+            write_flower_config(folder, contract)
             link = _start_superlink(folder, contract)
             try:
                 _await_superlink(link, folder, contract)
                 with connect(folder, contract) as control:
                     control.register(folder, contract)
                     control.stop_runs()
-                    _run_until_done(folder, link, control, stopping, failures, show)
+                    _run_until_done(folder, contract, link, control, stopping, failures, show)
             except NoAnswerError as error:
                 stopping.wait(failures.add(str(error)))
             finally:
@@ -60,23 +61,24 @@ def run_moderator(folder: ModeratorFolder, stopping: Event, show: Show = lambda 
                 stop(link, folder.path, STOP_SECONDS)
         if (last := read_status(folder.status)) is not None:
             show(last)
-        return is_finished(folder)
+        return is_finished(folder, contract)
 
 
 def check_folder(folder: ModeratorFolder) -> Contract:
     """Check that the moderator's folder is complete, before anything is started."""
     contract = read_contract(folder.contract)
-    keys = [folder.public_key(member.name) for member in contract.members]
+    keys = [folder.public_key(contract.members[silo].name) for silo in contract.active]
     for path in (folder.ca, folder.certificate, folder.key, *keys):
         if not path.is_file():
             raise FedDigError(f"{path}: is missing; copy it again from the folder that `init` wrote")
     return contract
 
 
-def is_finished(folder: ModeratorFolder) -> bool:
-    """Return whether all rounds are done."""
+def is_finished(folder: ModeratorFolder, contract: Contract) -> bool:
+    """Return whether all rounds of this contract are done; a later version may have more."""
     status = read_status(folder.status)
-    return status is not None and status.finished
+    rounds = contract.experiment.training.rounds
+    return status is not None and status.finished and status.rounds_done >= rounds
 
 
 class Failures:
@@ -143,6 +145,7 @@ def _await_superlink(link: subprocess.Popen[bytes], folder: ModeratorFolder, con
 
 def _run_until_done(
     folder: ModeratorFolder,
+    contract: Contract,
     link: subprocess.Popen[bytes],
     control: Control,
     stopping: Event,
@@ -154,7 +157,7 @@ def _run_until_done(
         run = start_run(folder)
         log.info("run %d started", run)
         reason = _await_end(folder, link, control, run, stopping, show)
-        if stopping.is_set() or is_finished(folder):
+        if stopping.is_set() or is_finished(folder, contract):
             return
         if link.poll() is not None:
             log.warning("the SuperLink ended; starting it again")

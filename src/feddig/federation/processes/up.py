@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from feddig.errors import FedDigError
-from feddig.federation.contract import read_contract
+from feddig.federation.contract import Contract, read_contract
 from feddig.federation.folders import FederationFolder
 from feddig.federation.processes import moderator_process
 from feddig.federation.processes.lock import party_lock
@@ -48,25 +48,25 @@ def up(
     show: Show = lambda status: None,
 ) -> bool:
     """Run a federation, or one party of it, until all rounds are done (True) or until the event is set (False)."""
-    names = _chosen(whole, only)
-    if is_finished(whole.moderator):
+    contract = read_contract(whole.contract)
+    names = _chosen(whole, contract, only)
+    if is_finished(whole.moderator, contract):
         return True
     with party_lock(whole.path):
         parties: list[Party] = []
         try:
             for name in names:
                 parties.append(_start(whole, name))
-            return _watch(whole, parties, stopping, rounds_limit, show)
+            return _watch(whole, contract, parties, stopping, rounds_limit, show)
         finally:
             stop_programs([party.process for party in parties], STOP_SECONDS)
             for party in parties:
                 end(started_by_us(party.folder))
 
 
-def _chosen(whole: FederationFolder, only: str | None) -> list[str]:
+def _chosen(whole: FederationFolder, contract: Contract, only: str | None) -> list[str]:
     """Return the names of the parties to run, and check that their folders are complete."""
-    contract = read_contract(whole.contract)
-    silos = [member.name for member in contract.members]
+    silos = [contract.members[silo].name for silo in contract.active]
     if only is not None and only != MODERATOR:
         contract.number(only)
     names = [MODERATOR, *silos] if only is None else [only]
@@ -95,6 +95,7 @@ def _launch(command: str, folder: Path, log_file: Path) -> subprocess.Popen[byte
 
 def _watch(
     whole: FederationFolder,
+    contract: Contract,
     parties: list[Party],
     stopping: Event,
     rounds_limit: int | None,
@@ -111,7 +112,7 @@ def _watch(
             if party.process.poll() is not None:
                 _handle_end(party, parties)
         if not parties or not any(party.name == MODERATOR for party in parties):
-            if is_finished(whole.moderator):
+            if is_finished(whole.moderator, contract):
                 return True
             if not parties:
                 return False
