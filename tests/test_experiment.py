@@ -452,7 +452,7 @@ def test_a_file_that_is_no_toml_is_named_with_the_line(tmp_path: Path, text: str
 def test_a_missing_file_a_folder_and_a_picture_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"missing.toml: no such experiment file"):
         read_experiment(tmp_path / "missing.toml")
-    with pytest.raises(SettingError, match="cannot be read"):
+    with pytest.raises(SettingError, match="is a folder; give an experiment's TOML file"):
         read_experiment(tmp_path)
     (tmp_path / "picture.toml").write_bytes(b"\x89PNG\xff")
     with pytest.raises(SettingError, match=r"picture.toml: cannot be read"):

@@ -434,7 +434,13 @@ def test_the_saved_experiment_leaves_nothing_open(
     # no path to data given in Python, no channels of image files, no file of a scenario that has a name, nothing of a
     # sound mechanism
     sound = {f"privacy.{key}" for key in ("clip_bound", "label_epsilon", "budget_epsilon", "budget_delta")}
-    assert set(keys()) - said - others == {"data.path", "data.channels", "data.partition_file", "absence.file", *sound}
+    assert set(keys()) - said - others == {
+        "data.path",
+        "data.channels",
+        "data.partition_file",
+        "absence.file",
+        *sound,
+    }
     assert table["absence"]["order"] == "index"
     assert table["moderator"]["joint_lr"] == table["moderator"]["guidance_lr"] == 0.05
     assert (table["data"]["seed"], table["absence"]["seed"], table["digest"]["seed"]) == (0, 0, 0)

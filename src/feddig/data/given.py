@@ -132,7 +132,9 @@ class _Source:
         try:
             item = self._values[number]
         except Exception as error:  # it is the user's own code
-            raise DataError(f"{self.place}: item {number} cannot be read ({first_line(error)})") from None
+            raise DataError(
+                f"{self.place}: item {number} cannot be read ({first_line(error)}); correct or remove it"
+            ) from None
         if isinstance(item, Mapping):
             for column in (self._image, self._label):
                 if column not in item:

@@ -107,6 +107,13 @@ def keys() -> dict[str, dataclasses.Field[Any]]:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    if (path / "experiment.toml").is_file():
+        raise SettingError(
+            f"{path}: is a results folder; continue it with `feddig run --resume {path}`, or give "
+            f"{path / 'experiment.toml'} to run it again"
+        )
+    if path.is_dir():
+        raise SettingError(f"{path}: is a folder; give an experiment's TOML file")
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

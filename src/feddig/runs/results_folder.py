@@ -127,7 +127,9 @@ class ResultsFolder:
             )
         mark = self.path / STARTING
         if self.path.exists() and not mark.exists():
-            entries = sorted(self.path.iterdir()) if self.path.is_dir() else [self.path]
+            if self.path.is_file():
+                raise FedDigError(f"{self.path}: is a file; --out needs a new folder")
+            entries = sorted(self.path.iterdir())
             if entries:
                 raise FedDigError(
                     f"{self.path}: holds {entries[0].name!r}, which feddig did not write; choose another --out"
