@@ -1,5 +1,6 @@
 """The command line: what it prints where, what it writes, and how it says that something is wrong."""
 
+import itertools
 import json
 import logging
 import os
@@ -820,6 +821,25 @@ def test_for_real_data_somebody_must_choose_what_a_record_is_promised(
     )
     assert not (tmp_path / "digest.safetensors").exists()
     assert give(*whole, *SOUND_NPZ, "--quiet").code == 0
+
+
+def test_natural_silos_run_from_the_command_line_and_their_digests_keep_a_promise(
+    give: Give, tmp_path: Path
+) -> None:
+    """Which silo holds an image, and for what, follows from its place and name, so a promise to it holds."""
+    for silo, name, number in itertools.product(("north", "south"), ("cat", "dog"), range(24)):
+        file = tmp_path / "photos" / silo / name / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((16, 16), number, np.uint8)).save(file)
+    data = ("name=folder", "path=photos", "partition=folders", "image_size=16")
+    words = [word for key in data for word in ("--set", f"data.{key}")]
+    said = give("run", *words, "--set", "training.rounds=2", "--set", "algorithm.name=fedavg", "--out", "run")
+    assert said.code == 0
+    assert "here: north, south" in said.err
+    assert 'partition = "folders"' in (tmp_path / "run" / "experiment.toml").read_text(encoding="utf-8")
+    facts = made(give, *words, *SOUND_NPZ, "--silo", "1", "--out", "mine.safetensors")
+    assert facts["silo"] == 1
+    assert facts["random"] == "the system's entropy"
 
 
 def test_data_of_two_ledgers_is_not_charged_to_either(tmp_path: Path) -> None:
