@@ -21,7 +21,7 @@ from feddig.data import load_dataset
 from feddig.data.dataset import group_numbers
 from feddig.data.natural import SiloTable, read_silo_table
 from feddig.data.partition import SPLITS
-from feddig.errors import DataError, FileFormatError, SettingError
+from feddig.errors import DataError, FedDigError, FileFormatError, SettingError
 from feddig.experiment.setup import lay_out
 from feddig.report.read_run import read_run
 from feddig.runs.progress import ProgressLines
@@ -400,6 +400,13 @@ def test_a_comparison_takes_a_partition_too(tmp_path: Path) -> None:
     )
     assert [each.failure for each in outcomes] == [""]
     assert read_run(tmp_path / "fedavg" / "none" / "seed-0").silo_names == ["a", "b", "c"]
+    other = partition_from(["bca"[row % 3] for row in range(240)])
+    with pytest.raises(FedDigError, match="was run with another partition; choose another --out"):
+        run_grid(
+            grid(experiment, ["fedavg"], ["none"], [0], tmp_path),
+            dataset=draw_tiny_dataset(),
+            partition=other,
+        )
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _suggest_key(error: Any) -> str | None:
     """Say how a key of the experiment is set, if that is what an unknown option looks like."""
-    wrong = getattr(error, "option_name", "").strip("-").replace("-", "_")
+    option = getattr(error, "option_name", "")
+    wrong = option.strip("-").replace("-", "_")
     command = getattr(error.ctx, "command", None)
     if not wrong or "overrides" not in [each.name for each in getattr(command, "params", [])]:
         return None
@@ -96,7 +97,7 @@ def _suggest_key(error: Any) -> str | None:
     close = difflib.get_close_matches(wrong, names, n=1, cutoff=0.8)
     if not close:
         return None
-    return f"--{wrong}: no such option; a key of the experiment is set with --set {names[close[0]]}=VALUE"
+    return f"{option}: no such option; a key of the experiment is set with --set {names[close[0]]}=VALUE"
 
 
 def _print_error(text: str) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 
 MOST_IN_RANGE = 10_000
+"""Numbers in one range of --seeds; a longer one is a slip."""
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
 

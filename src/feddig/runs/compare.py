@@ -143,6 +143,8 @@ class _Plan:
     rounds: tuple[_RoundPlan, ...]
     experiment: Experiment
     availability: str
+    given: str
+    """The partition, as its file, if it was given in Python."""
 
     @classmethod
     def of(cls, layout: Layout) -> "_Plan":
@@ -158,7 +160,8 @@ class _Plan:
             recalled = tuple(away) if recipe.recall else ()
             held = tuple(np.flatnonzero(absence.joined[:, round]).tolist()) if recipe.collects_digests else ()
             rounds.append((tuple(here), recalled, held, recipe.joint))
-        return cls(_constant(experiment, recipe), tuple(rounds), experiment, absence.to_csv())
+        given = layout.partition.to_csv() if experiment.data.partition == "given" else ""
+        return cls(_constant(experiment, recipe), tuple(rounds), experiment, absence.to_csv(), given)
 
     def shared_rounds(self, other: "_Plan") -> int:
         """Return the number of first rounds in which both do the same."""
@@ -234,6 +237,8 @@ def _check_same(cell: Cell, plan: _Plan) -> None:
                 f"{cell.path}: was run with {key} = {found.get(key)!r}, now {wanted.get(key)!r}; "
                 "choose another --out"
             )
+    if plan.given and plan.given != folder.read_partition().to_csv():
+        raise FedDigError(f"{cell.path}: was run with another partition; choose another --out")
 
 
 def _flat(experiment: Experiment) -> dict[str, Any]:
