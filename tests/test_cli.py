@@ -325,7 +325,7 @@ def test_an_experiments_file_in_another_place_is_one_line(
 def test_a_run_from_python_takes_a_file_and_refuses_one_as_its_folder(tiny: Path, tmp_path: Path) -> None:
     assert run(str(tiny), tmp_path / "run")["algorithm"] == "feddig"
     assert run_grid(grid(tiny, ["fedavg"], ["none"], [0], tmp_path / "grid"))[0].summary is not None
-    with pytest.raises(FedDigError, match=r"is a file; --out needs a new folder"):
+    with pytest.raises(FedDigError, match=r"is a file; choose another --out"):
         run(tiny, tiny)
 
 

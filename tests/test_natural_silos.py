@@ -1,5 +1,6 @@
 """Natural silos: folders, a file or the caller say who holds an image, and a group is never in two splits."""
 
+import io
 import itertools
 import json
 import tempfile
@@ -24,7 +25,7 @@ from feddig.data.partition import SPLITS
 from feddig.errors import DataError, FedDigError, FileFormatError, SettingError
 from feddig.experiment.setup import lay_out
 from feddig.report.read_run import read_run
-from feddig.runs.progress import ProgressLines
+from feddig.runs.progress import ProgressBar, ProgressLines, name_silos
 from public_sets import one_line
 
 SILOS = ("north", "south", "west")
@@ -487,3 +488,16 @@ def test_a_partition_with_names_survives_its_file(tmp_path: Path) -> None:
 def test_an_absence_calls_silos_by_their_names() -> None:
     present = np.array([[1, 1, 0], [1, 1, 1]], bool)
     assert Absence(present).events(["north", "south"]) == ["round 3: north leaves"]
+
+
+def test_a_bar_shows_names_with_brackets_as_they_are() -> None:
+    console = Console(force_terminal=True, width=160, file=io.StringIO())
+    bar = ProgressBar(console)
+    bar.start(make_tiny_experiment(), 0, 2, ["round 2: ward [red] leaves"])
+    row = {"present": [1], "recalled": [0], "test_accuracy": 50.0, "seconds_preparing": 0.0}
+    bar.round(name_silos(row, ["ward [red]", "ward [blue]"]))
+    bar.stop()
+    assert isinstance(console.file, io.StringIO)
+    said = console.file.getvalue()
+    assert "ward [red] leaves" in said
+    assert "here: ward [blue]  recalled: ward [red]" in said

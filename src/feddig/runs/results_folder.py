@@ -128,7 +128,7 @@ class ResultsFolder:
         mark = self.path / STARTING
         if self.path.exists() and not mark.exists():
             if self.path.is_file():
-                raise FedDigError(f"{self.path}: is a file; --out needs a new folder")
+                raise FedDigError(f"{self.path}: is a file; choose another --out, a new folder")
             entries = sorted(self.path.iterdir())
             if entries:
                 raise FedDigError(
