@@ -41,7 +41,6 @@ class SiloTable:
     """Whether images are named by their file or by their row among the training images."""
     holders: dict[str, Holder]
     has_groups: bool
-    has_splits: bool
 
     def name_rows(self, dataset: Dataset) -> Dataset:
         """Return a data set whose training images have the silos, groups and splits of this table."""
@@ -195,7 +194,7 @@ def read_silo_table(path: Path) -> SiloTable | Partition:
         raise FileFormatError(f"{path}: holds no images; give a heading and a line for each image")
     columns = [cell.strip() for cell in lines[0][1]]
     _check_columns(path, columns)
-    key = columns[0] if columns[0] in _KEYS else next(name for name in columns if name in _KEYS)
+    key = next(name for name in columns if name in _KEYS)
     holders: dict[str, Holder] = {}
     for number, row in lines[1:]:
         place = f"{path}, line {number}"
@@ -215,7 +214,7 @@ def read_silo_table(path: Path) -> SiloTable | Partition:
         holders[name] = Holder(cells["silo"], cells.get("group", ""), split, number)
     _check_group_splits(path, holders)
     has_groups = any(holder.group for holder in holders.values())
-    return SiloTable(path, key, holders, has_groups, any(holder.split for holder in holders.values()))
+    return SiloTable(path, key, holders, has_groups)
 
 
 def _check_columns(path: Path, columns: list[str]) -> None:
