@@ -40,7 +40,7 @@ docs: .venv/ready-for-docs
 	touch $@
 
 .venv/ready-for-tests: .venv/ready
-	$(PIP) -e '.[dev,docs,dp,flower,logging,mlflow]'
+	$(PIP) -e '.[dev,dicom,docs,dp,flower,logging,mlflow]'
 	touch $@
 
 # only the packages of the extra: the site is built from text and docstrings and needs no torch

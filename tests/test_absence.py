@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from rich.console import Console
 
-from feddig import Absence, draw_absence
+from conftest import make_tiny_experiment
+from feddig import Absence, Dataset, draw_absence, run
 from feddig.core.absence import PRESETS, SCENARIOS, read_absence
-from feddig.errors import FileFormatError, SettingError
+from feddig.errors import DataError, FileFormatError, SettingError
+from feddig.experiment.setup import lay_out
 from feddig.experiment.toml import keys as setting_keys
+from feddig.runs.progress import ProgressLines, describe_events
 
 PAPER = (30, 10, 40, 20)
 """Training samples of four silos; silo 2 is the largest."""
@@ -421,3 +425,53 @@ def test_a_very_long_cell_is_refused(path: Path) -> None:
     path.write_text("1" * 200_000)
     with pytest.raises(FileFormatError, match="not a CSV file"):
         from_file(path)
+
+
+# --- absence that a short run rounds away
+
+
+def test_a_silo_that_is_never_there_is_told_first() -> None:
+    """The scenario forever of two rounds: round(50 * 2 / 300) is round 0."""
+    found = drawn("forever", rounds=2)
+    silos = found.never_there()
+    assert len(silos) == 1
+    assert found.events() == [f"silo {silos[0]} is absent in all 2 rounds"]
+    assert found.first_leave() is None
+    assert drawn("forever", rounds=1).events() == [f"silo {silos[0]} is absent in the only round"]
+    assert drawn("never").never_there() == [], "it sends its digest"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "rounds", "said"),
+    [
+        ("none", 9, "every silo stays"),
+        ("temporary", 1, "every silo stays: temporary has no absence in 1 round; use more training.rounds"),
+        ("random", 2, "every silo stays: random has no absence in 2 rounds"),
+    ],
+)
+def test_a_scenario_without_absence_is_told(scenario: str, rounds: int, said: str) -> None:
+    experiment = make_tiny_experiment(absence={"scenario": scenario}, training={"rounds": rounds})
+    assert describe_events([], experiment) == said
+    assert describe_events(["round 2: silo 0 leaves"], experiment) == "round 2: silo 0 leaves"
+
+
+def test_a_run_of_two_rounds_says_who_was_never_there(tmp_path: Path, tiny_dataset: Dataset) -> None:
+    experiment = make_tiny_experiment(
+        absence={"scenario": "forever"}, training={"rounds": 2}, algorithm={"name": "fedavg"}
+    )
+    console = Console(record=True, width=200)
+    run(experiment, tmp_path / "run", dataset=tiny_dataset, progress=ProgressLines(console))
+    said = console.export_text()
+    assert "is absent in all 2 rounds" in said
+    assert "stays" not in said
+    page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "was absent in all rounds. The others stayed." in page
+    assert "All 3 silos stayed" not in page
+
+
+def test_a_run_in_which_nobody_would_train_names_its_remedy(tiny_dataset: Dataset) -> None:
+    experiment = make_tiny_experiment(
+        data={"silos": 1}, absence={"scenario": "forever"}, training={"rounds": 2}
+    )
+    with pytest.raises(DataError, match=r"nobody is ever there.*use more training\.rounds"):
+        lay_out(experiment, tiny_dataset)

@@ -1,5 +1,6 @@
 """The command line: what it prints where, what it writes, and how it says that something is wrong."""
 
+import itertools
 import json
 import logging
 import os
@@ -15,15 +16,18 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
+from typer.main import get_command
 
 from conftest import draw_tiny_dataset, make_tiny_experiment
-from feddig import FedDigError, read_digest
+from feddig import FedDigError, grid, read_digest, run, run_grid
 from feddig._version import __version__
-from feddig.cli import main
+from feddig.cli import app, main
+from feddig.commands.options import whole_numbers
 from feddig.experiment.toml import write_experiment
 from feddig.files import path_fingerprint
 from feddig.privacy.ledger import Ledger
@@ -204,7 +208,16 @@ def complaint(said: Said) -> str:
     ("words", "line"),
     [
         (["--set", "training.learning=1"], "training.learning: unknown key; did you mean"),
-        (["--set", "trainin.lr=1"], "trainin: unknown key; did you mean 'training.lr'?"),
+        (["--set", "trainin.lr=1"], "[trainin]: unknown section; did you mean 'training'?"),
+        (
+            ["--set", "data.image_size=16"],
+            "data.image_size: fashion-mini images keep their size; leave it out",
+        ),
+        (
+            ["--round", "3"],
+            "--round: no such option; a key of the experiment is set with --set training.rounds=",
+        ),
+        (["--lr=3"], "--lr: no such option; a key of the experiment is set with --set training.lr=VALUE"),
         (["--set", "training.lr=fast"], "training.lr: 'fast' is not a number"),
         (["--set", "training.lr=-1"], "training.lr: -1 is out of range; it must be above 0"),
         (["--set", "training.lr=nan"], "training.lr: nan is not a finite number"),
@@ -254,7 +267,8 @@ def test_a_mistake_in_a_run_is_one_line_and_nothing_is_written(
         (b"[training]\nlr = 1\nlr = 2\n", "bad.toml: not valid TOML: "),
         (b'[data]\nname = "\xe9"\n', "bad.toml: cannot be read"),
         (b"format_version = 7\n", "bad.toml: format_version 7, but this FedDig reads 1"),
-        (b"[trainig]\nlr = 1\n", "bad.toml: trainig: unknown key; did you mean"),
+        (b"[trainig]\nlr = 1\n", "bad.toml: [trainig]: unknown section; did you mean 'training'?"),
+        (b"[dta]\nsilos = 3\n", "bad.toml: [dta]: unknown section; did you mean 'data'?"),
         (b"training = 3\n", "bad.toml: training: 3 stands where the section [training] should"),
     ],
 )
@@ -264,7 +278,68 @@ def test_a_bad_file_is_one_line_that_names_it(content: bytes, line: str, give: G
 
 
 def test_a_folder_in_the_files_place_is_one_line(give: Give) -> None:
-    assert complaint(give("run", ".")).startswith(".: cannot be read")
+    assert complaint(give("run", ".")).startswith(".: is a folder; give an experiment's TOML file")
+
+
+def test_a_results_folder_in_the_files_place_names_resume(give: Give, tmp_path: Path) -> None:
+    (tmp_path / "r1").mkdir()
+    (tmp_path / "r1" / "experiment.toml").write_text("seed = 0\n", encoding="utf-8")
+    said = complaint(give("run", "r1"))
+    assert said.startswith("r1: is a results folder; continue it with `feddig run --resume r1`, or give r1")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["run", "base.toml", "--out", "base.toml"], "--out: base.toml is a file; give a new folder"),
+        (["compare", "base.toml", "--out", "base.toml"], "--out: base.toml is a file; give a new folder"),
+        (
+            [
+                "advise",
+                "base.toml",
+                "--max-link-rate",
+                "0.1",
+                "--max-record-epsilon",
+                "8",
+                "--out",
+                "base.toml",
+            ],
+            "--out: base.toml is a file; give a new folder",
+        ),
+        (["audit", "--out", "base.toml"], "--out: base.toml is a file; give a new folder"),
+        (["watch", "base.toml"], "base.toml: is a file; give the results folder of a run"),
+        (
+            ["audit", "--out", "a", "--digests", "base.toml", "--members", "m", "--holdout", "h"],
+            "base.toml: is no digest file, or its header is damaged; give the .safetensors file that `feddig",
+        ),
+    ],
+)
+def test_an_experiments_file_in_another_place_is_one_line(
+    words: list[str], line: str, give: Give, tmp_path: Path
+) -> None:
+    (tmp_path / "base.toml").write_text("seed = 0\n", encoding="utf-8")
+    assert complaint(give(*words)).startswith(line)
+    assert [path.name for path in tmp_path.iterdir()] == ["base.toml"]
+
+
+def test_a_run_from_python_takes_a_file_and_refuses_one_as_its_folder(tiny: Path, tmp_path: Path) -> None:
+    assert run(str(tiny), tmp_path / "run")["algorithm"] == "feddig"
+    assert run_grid(grid(tiny, ["fedavg"], ["none"], [0], tmp_path / "grid"))[0].summary is not None
+    with pytest.raises(FedDigError, match=r"is a file; choose another --out"):
+        run(tiny, tiny)
+
+
+def test_no_help_loses_words_in_brackets() -> None:
+    """Rich takes [word] for markup and drops it."""
+
+    def texts(command: Any) -> Iterator[str]:
+        yield from (str(each.help) for each in command.params if getattr(each, "help", None))
+        for each in getattr(command, "commands", {}).values():
+            yield from texts(each)
+
+    found = list(texts(get_command(app)))
+    assert len(found) > 100
+    assert [text for text in found if re.search(r"\[[a-z]", text)] == []
 
 
 @pytest.mark.parametrize(
@@ -279,6 +354,9 @@ def test_a_folder_in_the_files_place_is_one_line(give: Give) -> None:
         (["--seeds", "0,one"], "--seeds: 'one' is not a whole number"),
         (["--seeds", "0,-1"], "--seeds: '-1' is not a whole number"),
         (["--seeds", ""], "--seeds: give at least one name"),
+        (["--seeds", "4-0"], "--seeds: '4-0' is no range of at most 10,000 numbers; write the smaller first"),
+        (["--seeds", "0-99999999"], "--seeds: '0-99999999' is no range of at most 10,000 numbers"),
+        (["--seeds", "0-"], "--seeds: '' is not a whole number"),
         (["--scenarios", "file"], 'absence.file: the scenario "file" needs a CSV'),
     ],
 )
@@ -349,7 +427,10 @@ def test_digests_with_integer_noise_are_made_and_tell_their_promise(
 @pytest.mark.parametrize(
     ("keys", "line"),
     [
-        (["mechanism=discrete-laplace"], "privacy.clip_bound: discrete-laplace needs a public bound"),
+        (
+            ["mechanism=discrete-laplace"],
+            "privacy.clip_bound: discrete-laplace needs a public bound on a sample's features; set 350.0 with",
+        ),
         (["mechanism=discrete-laplace", "clip_bound=0"], "privacy.clip_bound: 0 is out of range"),
         (["mechanism=discrete-laplace", "clip_bound=60", "delta=1e-6"], "privacy.delta: discrete-laplace"),
         (["mechanism=discrete-gaussian", "clip_bound=60"], "privacy.delta: discrete-gaussian needs one above 0"),
@@ -486,6 +567,10 @@ def test_a_comparison_begun_with_other_settings_is_refused_by_the_key(give: Give
     assert "training.lr = 0.05, now 0.01; choose another --out" in line
 
 
+def test_seeds_may_be_ranges() -> None:
+    assert whole_numbers("--seeds", "3, 0-2 ,2,7-7") == [3, 0, 1, 2, 7]
+
+
 def test_a_seed_written_twice_counts_once(give: Give, tiny: Path) -> None:
     words = [
         "--algorithms",
@@ -605,7 +690,8 @@ FORMS = [("npz", "tiny.npz"), ("idx", "idx"), ("folder", "pictures")]
 def test_ones_own_data_is_found_by_a_relative_path(
     name: str, path: str, give: Give, tiny: Path, shelf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sets = ["--set", f"data.name={name}", "--set", "data.image_size=16", "--set", "training.rounds=2"]
+    sets = ["--set", f"data.name={name}", "--set", "training.rounds=2"]
+    sets += ["--set", "data.image_size=16"] if name == "folder" else []
     words = ["run", tiny, *sets, "--quiet"]
     assert give(*words, "--set", f"data.path=shelf/{path}", "--out", "a").code == 0
     assert give(*words, "--set", f"data.path={path}", "--data-dir", "shelf", "--out", "b").code == 0
@@ -735,6 +821,25 @@ def test_for_real_data_somebody_must_choose_what_a_record_is_promised(
     )
     assert not (tmp_path / "digest.safetensors").exists()
     assert give(*whole, *SOUND_NPZ, "--quiet").code == 0
+
+
+def test_natural_silos_run_from_the_command_line_and_their_digests_keep_a_promise(
+    give: Give, tmp_path: Path
+) -> None:
+    """Which silo holds an image, and for what, follows from its place and name, so a promise to it holds."""
+    for silo, name, number in itertools.product(("north", "south"), ("cat", "dog"), range(24)):
+        file = tmp_path / "photos" / silo / name / f"{number}.png"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((16, 16), number, np.uint8)).save(file)
+    data = ("name=folder", "path=photos", "partition=folders", "image_size=16")
+    words = [word for key in data for word in ("--set", f"data.{key}")]
+    said = give("run", *words, "--set", "training.rounds=2", "--set", "algorithm.name=fedavg", "--out", "run")
+    assert said.code == 0
+    assert "here: north, south" in said.err
+    assert 'partition = "folders"' in (tmp_path / "run" / "experiment.toml").read_text(encoding="utf-8")
+    facts = made(give, *words, *SOUND_NPZ, "--silo", "1", "--out", "mine.safetensors")
+    assert facts["silo"] == 1
+    assert facts["random"] == "the system's entropy"
 
 
 def test_data_of_two_ledgers_is_not_charged_to_either(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ def test_other_files_are_what_they_were(give: Give, tmp_path: Path) -> None:
     code, _, err = give("audit", tmp_path / "nothing", "--out", tmp_path / "x")
     assert (code, err.count("\n")) == (2, 1)
     assert "is neither a silo's folder nor the contract in one" in err
-    assert "this is no digest file" in give("digest", "show", _write(tmp_path / "d.safetensors"))[2]
+    assert "is no digest file" in give("digest", "show", _write(tmp_path / "d.safetensors"))[2]
     assert "No such file" in give("digest", "show", tmp_path / "none.safetensors")[2]
     (tmp_path / "broken.toml").write_text("[federation", encoding="utf-8")
     code, _, err = give("privacy", tmp_path / "broken.toml")

@@ -35,13 +35,14 @@ def refused(*overrides: str) -> str:
 
 EVERY_KEY: dict[str, Any] = {
     "seed": 7,
-    "data.name": "npz",
-    "data.path": "some/where.npz",
+    "data.name": "folder",
+    "data.path": "some/where",
     "data.limit": 100,
     "data.image_size": 64,
     "data.channels": 3,
     "data.silos": 6,
-    "data.partition": "shards",
+    "data.partition": "file",
+    "data.partition_file": "silos.csv",
     "data.skew": 0.5,
     "data.split": [0.6, 0.2, 0.2],
     "data.min_samples": 8,
@@ -128,7 +129,8 @@ def test_an_empty_file_is_the_paper(tmp_path: Path) -> None:
     data, training, privacy, digest = (
         experiment.data, experiment.training, experiment.privacy, experiment.digest,
     )  # fmt: skip
-    assert (data.silos, data.partition, data.skew, data.split) == (4, "dirichlet", 0.1, (0.8, 0.1, 0.1))
+    assert (experiment.resolved().data.silos, data.partition) == (4, "dirichlet")
+    assert (data.skew, data.split) == (0.1, (0.8, 0.1, 0.1))
     assert (training.rounds, training.batch, training.lr, training.momentum) == (300, 256, 0.001, 0.9)
     assert (training.local_epochs, training.weight_decay, training.clip_norm) == (1, 0.0, 0.0)
     assert (privacy.mechanism, privacy.epsilon, privacy.scale_size) == ("paper-laplace", 0.005, 20_000)
@@ -145,18 +147,19 @@ def test_an_empty_file_is_the_paper(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not PAPER_FILE.exists(), reason="experiments/paper.toml is not written yet")
 def test_the_papers_file_says_what_the_defaults_are() -> None:
-    assert read_experiment(PAPER_FILE) == Experiment()
+    assert read_experiment(PAPER_FILE).resolved() == Experiment().resolved()
 
 
 def test_the_demo_comes_with_the_package() -> None:
     demo = demo_experiment()
-    assert (demo.data.name, demo.data.silos, demo.data.skew) == ("fashion-mini", 4, 0.1)
+    assert (demo.data.name, demo.resolved().data.silos, demo.data.skew) == ("fashion-mini", 4, 0.1)
     assert (demo.training.rounds, demo.training.batch, demo.training.lr) == (40, 32, 0.01)
     assert (demo.algorithm.name, demo.absence.scenario, demo.model.classifier) == (
         "feddig", "sequential", "small",
     )  # fmt: skip
     assert demo_experiment(["training.rounds=5"], {"training.batch": 1}).training.rounds == 5
     assert demo_experiment(["training.rounds=5"], {"training.batch": 1}).training.batch == 32
+    assert demo_experiment("training.rounds=5") == demo_experiment(["training.rounds=5"])
 
 
 # --- unknown keys
@@ -168,7 +171,9 @@ def test_the_demo_comes_with_the_package() -> None:
         ("training.lrr=1", "training.lrr: unknown key; did you mean 'training.lr'?"),
         ("training.learning_rate=1", "training.learning_rate: unknown key; did you mean 'training.lr'?"),
         ("training.bacth=1", "training.bacth: unknown key; did you mean 'training.batch'?"),
-        ("trainin.lr=1", "trainin: unknown key; did you mean 'training.lr'?"),
+        ("trainin.lr=1", "[trainin]: unknown section; did you mean 'training'?"),
+        ("dta.silos=3", "[dta]: unknown section; did you mean 'data'?"),
+        ("silos=3", "silos: unknown key; did you mean 'data.silos'?"),
         ("algorithm.fedprox.nu=1", "algorithm.fedprox.nu: unknown key; did you mean 'algorithm.fedprox.mu'?"),
         ("algorithm.fedavg.mu=1", "algorithm.fedavg.mu: unknown key; did you mean 'algorithm.fedprox.mu'?"),
         ("algorithm.feddin.alpha=1", "algorithm.feddin: unknown key; did you mean 'algorithm.feddyn.alpha'?"),
@@ -229,7 +234,7 @@ def test_a_mistake_in_a_file_names_the_file(tmp_path: Path) -> None:
         ("absence.leave=1.5", "absence.leave: 1.5 is out of range; it must be at most 1"),
         ("absence.return=-1", "absence.return: -1 is out of range; it must be at least 0"),
         ("data.skew=0", "data.skew: 0 is out of range; it must be above 0"),
-        ("data.silos=0", "data.silos: 0 is out of range; it must be at least 1"),
+        ("data.silos=-1", "data.silos: -1 is out of range; it must be at least 0"),
         ("seed=-1", "seed: -1 is out of range; it must be at least 0"),
         ("data.seed=-1", "data.seed: -1 is out of range; it must be at least 0"),
         ("moderator.joint_lr=0", "moderator.joint_lr: 0 is out of range; it must be above 0"),
@@ -447,7 +452,7 @@ def test_a_file_that_is_no_toml_is_named_with_the_line(tmp_path: Path, text: str
 def test_a_missing_file_a_folder_and_a_picture_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match=r"missing.toml: no such experiment file"):
         read_experiment(tmp_path / "missing.toml")
-    with pytest.raises(SettingError, match="cannot be read"):
+    with pytest.raises(SettingError, match="is a folder; give an experiment's TOML file"):
         read_experiment(tmp_path)
     (tmp_path / "picture.toml").write_bytes(b"\x89PNG\xff")
     with pytest.raises(SettingError, match=r"picture.toml: cannot be read"):

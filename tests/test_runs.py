@@ -433,7 +433,13 @@ def test_the_saved_experiment_has_every_key(algorithm: str, tiny_dataset: Datase
     # except the path of data given in Python, channels of image files, the file of a named scenario, and keys of a
     # sound mechanism
     sound = {f"privacy.{key}" for key in ("clip_bound", "label_epsilon", "budget_epsilon", "budget_delta")}
-    assert set(keys()) - written - others == {"data.path", "data.channels", "absence.file", *sound}
+    assert set(keys()) - written - others == {
+        "data.path",
+        "data.channels",
+        "data.partition_file",
+        "absence.file",
+        *sound,
+    }
     assert table["absence"]["order"] == "index"
     assert table["moderator"]["joint_lr"] == table["moderator"]["guidance_lr"] == 0.05
     assert (table["data"]["seed"], table["absence"]["seed"], table["digest"]["seed"]) == (0, 0, 0)

@@ -11,7 +11,9 @@ from feddig._version import __version__
 if TYPE_CHECKING:
     from feddig.core.absence import Absence, draw_absence
     from feddig.data.dataset import Dataset
-    from feddig.data.load import dataset_from_arrays, load_dataset
+    from feddig.data.given import dataset_from, dataset_from_arrays
+    from feddig.data.load import load_dataset
+    from feddig.data.natural import partition_from
     from feddig.data.partition import Partition, draw_partition
     from feddig.digest.digest import Digest, make_digest
     from feddig.digest.digest_file import read_digest, write_digest
@@ -30,13 +32,15 @@ _HOMES = {
     "FedDigError": "errors",
     "Networks": "experiment.setup",
     "Partition": "data.partition",
-    "dataset_from_arrays": "data.load",
+    "dataset_from": "data.given",
+    "dataset_from_arrays": "data.given",
     "demo_experiment": "experiment.toml",
     "draw_absence": "core.absence",
     "draw_partition": "data.partition",
     "grid": "runs.compare",
     "load_dataset": "data.load",
     "make_digest": "digest.digest",
+    "partition_from": "data.natural",
     "read_digest": "digest.digest_file",
     "read_experiment": "experiment.toml",
     "resume": "runs.run",
@@ -48,9 +52,9 @@ _HOMES = {
 
 __all__ = [
     "Absence", "Dataset", "Digest", "Experiment", "FedDigError", "Networks", "Partition", "__version__",
-    "dataset_from_arrays", "demo_experiment", "draw_absence", "draw_partition", "grid", "load_dataset",
-    "make_digest", "read_digest", "read_experiment", "resume", "run", "run_grid", "write_digest",
-    "write_experiment",
+    "dataset_from", "dataset_from_arrays", "demo_experiment", "draw_absence", "draw_partition", "grid",
+    "load_dataset", "make_digest", "partition_from", "read_digest", "read_experiment", "resume", "run",
+    "run_grid", "write_digest", "write_experiment",
 ]  # fmt: skip
 
 

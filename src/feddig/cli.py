@@ -4,6 +4,7 @@ Progress goes to standard error, results go to standard output. A user's mistake
 torch is imported only when a command runs.
 """
 
+import difflib
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
             print(error.format_message())
         else:
-            _print_error(f"{error.format_message()} See feddig --help.")
+            _print_error(_suggest_key(error) or f"{error.format_message()} See feddig --help.")
         sys.exit(BAD_INPUT)
     except FedDigError as error:
         _print_error(str(error))
@@ -82,6 +83,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         _print_error("interrupted")
         sys.exit(INTERRUPTED)
+
+
+def _suggest_key(error: Any) -> str | None:
+    """Say how a key of the experiment is set, if that is what an unknown option looks like."""
+    option = getattr(error, "option_name", "")
+    wrong = option.strip("-").replace("-", "_")
+    command = getattr(error.ctx, "command", None)
+    if not wrong or "overrides" not in [each.name for each in getattr(command, "params", [])]:
+        return None
+    from feddig.experiment.toml import keys
+
+    names: dict[str, str] = {}
+    for key in keys():
+        names.setdefault(key.rpartition(".")[2], key)
+    close = difflib.get_close_matches(wrong, names, n=1, cutoff=0.8)
+    if not close:
+        return None
+    return f"{option}: no such option; a key of the experiment is set with --set {names[close[0]]}=VALUE"
 
 
 def _print_error(text: str) -> None:

@@ -32,6 +32,10 @@ def setting(
     return field(default=default, metadata=limits)
 
 
+DRAWN = ("dirichlet", "iid", "shards")
+"""Values of data.partition by which silos are drawn."""
+
+
 @dataclass(frozen=True)
 class DataSettings:
     """[data]: the images and how silos hold them."""
@@ -48,8 +52,20 @@ class DataSettings:
         "folder data is read as grey (1) or in colour (3), npz data of three equal channels as grey (1); left out: as "
         "all files have it",
     )
-    silos: int = setting(4, "number of silos n", least=1)
-    partition: str = setting("dirichlet", "how samples are dealt out", choices=("dirichlet", "iid", "shards"))
+    silos: int = setting(
+        0,
+        "number of silos n; 0: as many as folders, file or program name, and 4 where silos are drawn",
+        least=0,
+    )
+    partition: str = setting(
+        "dirichlet",
+        "who holds which samples: drawn by one of three methods, or as the folders of folder data, data.partition_file "
+        "or a program say",
+        choices=(*DRAWN, "folders", "file", "given"),
+    )
+    partition_file: str | None = setting(
+        None, "file: a CSV with the columns file or row, silo, and perhaps group and split"
+    )
     skew: float = setting(0.1, "Dirichlet parameter mu: smaller is more uneven", above=0)
     split: tuple[float, ...] = setting(
         (0.8, 0.1, 0.1), "a silo's training, validation and test share", least=0

@@ -94,6 +94,7 @@ def advise_command(
 ) -> None:
     """Try privacy settings: what they promise, what attacks find, what a model learns; recommend one."""
     options.show_log(log_level)
+    options.check_out(out)
     _check_limits(max_link_rate, max_record_epsilon, min_accuracy)
     _check_noise(clip_bound, delta)
     from feddig.privacy.mechanisms import MECHANISMS

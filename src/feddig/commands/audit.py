@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 
 from feddig.commands.federation import need_flower
-from feddig.commands.options import DataDir, Json, Level, LogLevel, Quiet, find_silo, show_log
+from feddig.commands.options import DataDir, Json, Level, LogLevel, Quiet, check_out, find_silo, show_log
 from feddig.errors import DivergenceError, FedDigError
 
 if TYPE_CHECKING:
@@ -211,6 +211,7 @@ def _read_silo(path: Path) -> _Silo:
 
 def _check_out(out: Path) -> None:
     """Refuse a folder whose page this audit would replace."""
+    check_out(out)
     from feddig.report.audit import is_audit
     from feddig.report.read_run import is_run
 

@@ -19,7 +19,7 @@ def compare_command(
         str, typer.Option(help="Names, separated by commas.")
     ] = "fedavg,frozen,feddig,feddig-plus",
     scenarios: Annotated[str, typer.Option(help="Names, separated by commas.")] = "sequential",
-    seeds: Annotated[str, typer.Option(help="Numbers, separated by commas.")] = "0",
+    seeds: Annotated[str, typer.Option(help="Numbers or ranges, separated by commas, as 0-4,7.")] = "0",
     out: Annotated[Path, typer.Option(help="Folder of the comparison; finished runs in it are kept.")] = Path(
         "results/compare"
     ),
@@ -31,6 +31,7 @@ def compare_command(
 ) -> None:
     """Run a grid of algorithms, scenarios and seeds, and tabulate it."""
     options.show_log(log_level)
+    options.check_out(out)
     from feddig.core.absence import SCENARIOS
     from feddig.core.recipe import read_recipe
     from feddig.report.comparison import to_rich, write_comparison
@@ -42,9 +43,7 @@ def compare_command(
     for name in names:
         read_recipe(name)
     places = options.listed("--scenarios", scenarios, SCENARIOS)
-    numbers = list(
-        dict.fromkeys(options.whole_number("--seeds", text) for text in options.listed("--seeds", seeds))
-    )
+    numbers = options.whole_numbers("--seeds", seeds)
     if "file" in places:
         overrides = [*(overrides or []), "absence.scenario=file"]
     cells = grid(options.chosen_experiment(file, overrides, data_dir), names, places, numbers, out)

@@ -83,7 +83,7 @@ def digest_make(
                 "--classes: give the federation's number of classes, because under replace-one it must not follow from "
                 "the labels that are there"
             )
-        if not all_data and experiment.data.partition != "iid":
+        if not all_data and experiment.data.partition in ("dirichlet", "shards"):
             raise FedDigError(
                 f"--all-data: give it, because shares by data.partition = {experiment.data.partition!r} follow from "
                 "labels, and the promise would not hold"

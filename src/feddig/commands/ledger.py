@@ -22,8 +22,8 @@ ledger_app = typer.Typer(
 LedgerFile = Annotated[
     Path | None,
     typer.Option(
-        help="Ledger that notes the release, or refuses it if over the budget of [privacy]; your own data has one "
-        "without this, found again by the data."
+        help="Ledger that notes the release, or refuses it if over the budget in section privacy; your own data has "
+        "one without this, found again by the data."
     ),
 ]
 Recipient = Annotated[

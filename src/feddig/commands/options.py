@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from feddig.federation.folders import SiloFolder
 
 
+MOST_IN_RANGE = 10_000
+"""Numbers in one range of --seeds; a longer one is a slip."""
 INTERRUPTED = 130
 """The exit code after Ctrl-C."""
 
@@ -134,6 +136,28 @@ def whole_number(option: str, text: str) -> int:
     if not text.isdecimal() or len(text) > 18:
         raise FedDigError(f"{option}: {text!r} is not a whole number below 10^18")
     return int(text)
+
+
+def whole_numbers(option: str, text: str) -> list[int]:
+    """Read whole numbers and ranges of them, such as 0,2,5-7; a number that is repeated counts once."""
+    numbers: dict[int, None] = {}
+    for each in listed(option, text):
+        first, dash, last = (part.strip() for part in each.partition("-"))
+        is_range = bool(first and dash)
+        start = whole_number(option, first if is_range else each)
+        end = whole_number(option, last) if is_range else start
+        if not 0 <= end - start < MOST_IN_RANGE:
+            raise FedDigError(
+                f"{option}: {each!r} is no range of at most {MOST_IN_RANGE:,} numbers; write the smaller first, as 0-4"
+            )
+        numbers.update(dict.fromkeys(range(start, end + 1)))
+    return list(numbers)
+
+
+def check_out(out: Path) -> None:
+    """Refuse a file where a folder for results is to be."""
+    if out.is_file():
+        raise FedDigError(f"--out: {out} is a file; give a new folder")
 
 
 def show_log(level: LogLevel, *, timed: bool = False) -> None:

@@ -48,6 +48,7 @@ def run_command(
     else:
         experiment = options.chosen_experiment(file, overrides, data_dir)
         folder = out or _fresh_folder(experiment)
+        options.check_out(folder)
         with _hint_at_resume(folder):
             summary = run(experiment, folder, device=device, progress=progress)
     if as_json:

@@ -57,6 +57,8 @@ def open_page(folder: Path) -> "LivePage":
     from feddig.report.live import LivePage
     from feddig.report.read_run import find_runs
 
+    if folder.is_file():
+        raise FedDigError(f"{folder}: is a file; give the results folder of a run that was started with it")
     if not folder.is_dir():
         raise FedDigError(f"{folder}: no such folder; start the run first, or make an empty folder for it")
     for moderator in (FederationFolder(folder).moderator, ModeratorFolder(folder)):

@@ -73,23 +73,34 @@ class Absence:
         left = np.logical_or.accumulate(self.present, axis=1) & ~self.present
         return [int(round) for round in np.flatnonzero(left.any(axis=0))]
 
-    def events(self) -> list[str]:
-        """Return one line for each silo that joins, leaves or returns; for people, rounds count from 1."""
-        said = []
+    def never_there(self) -> list[int]:
+        """Return the silos that are present in no round and send no digest."""
+        return [int(silo) for silo in np.flatnonzero(~self.joined.any(axis=1))]
+
+    def events(self, names: Sequence[str] = ()) -> list[str]:
+        """Return one line for each silo that joins, leaves, returns or is never there; for people, rounds count from 1.
+
+        Silos are called by these names, else by their numbers.
+        """
+        called = names or [f"silo {silo}" for silo in range(self.silos)]
+        said = [
+            f"{called[silo]} is absent in {f'all {self.rounds} rounds' if self.rounds > 1 else 'the only round'}"
+            for silo in self.never_there()
+        ]
         if self.hands_in is not None:
             for silo in np.flatnonzero(self.hands_in.any(axis=1)).tolist():
                 first = int(np.argmax(self.hands_in[silo]))
                 if not self.present[silo, :first].any():
-                    said.append(f"round {first + 1}: silo {silo} sends its digest without training")
+                    said.append(f"round {first + 1}: {called[silo]} sends its digest without training")
         for round in range(self.rounds):
             for silo in range(self.silos):
                 now = self.present[silo, round]
                 before = round > 0 and self.present[silo, round - 1]
                 if now and not before and round > 0:
                     returns = self.present[silo, :round].any()
-                    said.append(f"round {round + 1}: silo {silo} {'returns' if returns else 'joins'}")
+                    said.append(f"round {round + 1}: {called[silo]} {'returns' if returns else 'joins'}")
                 elif before and not now:
-                    said.append(f"round {round + 1}: silo {silo} leaves")
+                    said.append(f"round {round + 1}: {called[silo]} leaves")
         return said
 
     def to_csv(self) -> str:

@@ -22,7 +22,10 @@ class Images:
     pixels: Pixels
     labels: np.ndarray
     groups: np.ndarray | None = None
-    """Numbers of the groups that the images belong to, such as patients; None where the data names none."""
+    """Numbers of the groups that the images belong to, such as patients; None where the data names none.
+
+    A number follows from the group's name alone.
+    """
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -34,6 +37,24 @@ class Images:
 
 
 @dataclass(frozen=True, eq=False)
+class Natural:
+    """Which silo holds each training image, where the data says so."""
+
+    silos: np.ndarray
+    """The name of each image's silo."""
+    keys: np.ndarray
+    """The name of each image's group, else its own: what its split follows from."""
+    splits: np.ndarray
+    """The split that is named for each image; empty where it follows from the key."""
+    source: str
+    """The file or folder that says so."""
+
+    def choose(self, rows: np.ndarray) -> "Natural":
+        """Return what is said of some of the images."""
+        return Natural(self.silos[rows], self.keys[rows], self.splits[rows], self.source)
+
+
+@dataclass(frozen=True, eq=False)
 class Dataset:
     """Training and test images of one task, with the number and the names of its classes."""
 
@@ -42,6 +63,8 @@ class Dataset:
     test: Images
     classes: int
     class_names: tuple[str, ...]
+    natural: Natural | None = None
+    """Which silo holds each training image; None where silos are drawn."""
 
     def fingerprint(self) -> str:
         """Hash the labels and up to a thousand images of each part; hashing all images would take too long."""
@@ -66,6 +89,24 @@ def hold_out(keys: Sequence[str | int], share: float, seed: int, *purpose: Name)
     apart[order[before < wanted]] = True
     flags: np.ndarray = apart[place]
     return flags
+
+
+def group_numbers(names: Sequence[str] | np.ndarray) -> np.ndarray:
+    """Number groups by a hash of their names, so that no group's number depends on what other groups there are."""
+    found, place = np.unique(np.asarray(names, dtype=str), return_inverse=True)
+    numbers: np.ndarray = np.array([derive(0, "group", str(name)) for name in found], np.int64)[place]
+    return numbers
+
+
+def check_apart(train: Images, test: Images, source: str) -> None:
+    """Refuse a group that has images for training and for testing: the test would be of what was learnt."""
+    if train.groups is None or test.groups is None:
+        return
+    both = np.flatnonzero(np.isin(test.groups, train.groups))
+    if both.size:
+        raise DataError(
+            f"{source}: the group of test image {both[0]} has training images too; move each group's images to one part"
+        )
 
 
 SMALLEST_SIDE = 8

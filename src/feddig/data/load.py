@@ -1,7 +1,7 @@
 """Load a data set by its name, and list the public sets that are on this computer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from feddig.data.bundled import load_fashion_mini
 from feddig.data.cifar import count_records, read_cifar
-from feddig.data.dataset import Dataset, Images, assemble, check_images, check_rows
+from feddig.data.dataset import Dataset, Images, assemble
 from feddig.data.download import (
     download_set,
     file_hash,
@@ -22,6 +22,7 @@ from feddig.data.download import (
 )
 from feddig.data.idx import count_items, load_idx, read_part
 from feddig.data.mmap import join
+from feddig.data.natural import Silos, SiloTable
 from feddig.data.npz import load_npz
 from feddig.data.public_sets import PUBLISHED, PublishedFile, PublishedSet
 from feddig.errors import DataError, FedDigError, SettingError, nearest
@@ -44,6 +45,7 @@ def load_dataset(
     image_size: int = 32,
     channels: int | None = None,
     held_out: float | None = None,
+    silos: Silos = None,
     data_dir: Path | None = None,
 ) -> Dataset:
     """Load the data set of this name from its path.
@@ -53,7 +55,8 @@ def load_dataset(
 
     A limit keeps that many training images, drawn by the seed, and the whole test set. Only the source "folder" uses
     the image size, and holds a share out itself; "npz" may lack its test part if there is such a share. Both are read
-    with this number of channels; other sources keep their images as they are stored.
+    with this number of channels; other sources keep their images as they are stored. `silos` says where the silos of
+    training images are named: by a folder's folders, or in a table.
     """
     if name not in NAMES:
         raise SettingError(f"data.name: unknown data set {name!r}; {nearest(name, NAMES)}")
@@ -62,6 +65,10 @@ def load_dataset(
         raise SettingError(
             f"data.path: {name} comes with FedDig and takes no path; "
             "leave it out, or set data.name to the format of your images"
+        )
+    if silos == "folders" and name != "folder":
+        raise SettingError(
+            f'data.partition: "folders" needs data.name = "folder", not {name!r}; give a file or a partition in Python'
         )
     if limit < 0:
         raise SettingError(f"data.limit: {limit} is negative; use 0 for all images")
@@ -75,28 +82,14 @@ def load_dataset(
         # imported only here, because Pillow takes time to load and most processes read arrays
         from feddig.data.folder import load_folder
 
-        dataset = load_folder(path, seed=seed, image_size=image_size, channels=channels, held_out=held_out)
+        dataset = load_folder(
+            path, seed=seed, image_size=image_size, channels=channels, held_out=held_out, silos=silos
+        )
     else:
         dataset = load_idx(path) if name == "idx" else load_npz(path, channels=channels, held_out=held_out)
+    if isinstance(silos, SiloTable) and name != "folder":
+        dataset = silos.name_rows(dataset)
     return _keep(dataset, limit, seed) if limit else dataset
-
-
-def dataset_from_arrays(
-    x_train: object, y_train: object, x_test: object, y_test: object, *, name: str = "tensors"
-) -> Dataset:
-    """Make a data set from numpy arrays or torch tensors.
-
-    A table, [n, columns] with floats from 0 to 1, goes to the networks as images of 1 x 1 x columns, never padded.
-    """
-
-    def part(values: object, labels: object, suffix: str) -> Images:
-        values_at, labels_at = f"{name}: x_{suffix}", f"{name}: y_{suffix}"
-        array, numbers = _as_array(values, values_at), _as_array(labels, labels_at)
-        if array.ndim == 2:
-            return check_rows(array, numbers, rows_at=values_at, labels_at=labels_at)
-        return check_images(array, numbers, pixels_at=values_at, labels_at=labels_at)
-
-    return assemble(name, part(x_train, y_train, "train"), part(x_test, y_test, "test"), source=name)
 
 
 def _keep(dataset: Dataset, limit: int, seed: int) -> Dataset:
@@ -107,19 +100,8 @@ def _keep(dataset: Dataset, limit: int, seed: int) -> Dataset:
             "use a smaller number, or 0 for all"
         )
     kept = np.sort(numpy_stream(seed, "limit").choice(count, size=limit, replace=False))
-    return Dataset(
-        dataset.name, dataset.train.choose(kept), dataset.test, dataset.classes, dataset.class_names
-    )
-
-
-def _as_array(values: object, place: str) -> np.ndarray:
-    try:
-        return np.asarray(values)
-    except (TypeError, ValueError, RuntimeError):
-        raise DataError(
-            f"{place}: {type(values).__name__} cannot be read as an array; "
-            "give a numpy array, or a tensor on the CPU that needs no gradient"
-        ) from None
+    natural = dataset.natural and dataset.natural.choose(kept)
+    return replace(dataset, train=dataset.train.choose(kept), natural=natural)
 
 
 # --- public sets

@@ -15,7 +15,7 @@ from typing import IO, Literal
 
 import numpy as np
 
-from feddig.data.dataset import Dataset, Images, assemble, check_images
+from feddig.data.dataset import Dataset, Images, assemble, check_apart, check_images, group_numbers
 from feddig.data.mmap import map_unnamed
 from feddig.errors import DataError, SettingError
 
@@ -64,9 +64,12 @@ def _grouped(path: Path, parts: tuple[Images, Images], groups: list[np.ndarray])
             raise DataError(
                 f"{path}: g_{name} has shape {list(found.shape)}, but there are {len(part)} images; give one group each"
             )
-    numbers = np.unique(np.concatenate([each.astype(str) for each in groups]), return_inverse=True)[1]
-    train, test = np.split(numbers, [len(parts[0])])
-    return replace(parts[0], groups=train), replace(parts[1], groups=test)
+    train, test = (
+        replace(part, groups=group_numbers(found.astype(str)))
+        for part, found in zip(parts, groups, strict=True)
+    )
+    check_apart(train, test, str(path))
+    return train, test
 
 
 def _open(path: Path) -> zipfile.ZipFile:

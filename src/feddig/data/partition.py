@@ -1,5 +1,6 @@
 """Distribute the training samples to the silos."""
 
+import json
 import logging
 import math
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from feddig.seeds import numpy_stream
 SPLITS = ("train", "validation", "test")
 MOST_REDRAWS = 100
 
-_TITLE = "# feddig partition, format_version "
+TITLE = "# feddig partition, format_version "
+_NAMES = "# silos: "
 _COLUMNS = "index,silo,split"
 
 logger = logging.getLogger("feddig")
@@ -39,6 +41,8 @@ class Partition:
 
     shares: tuple[Share, ...]
     redraws: int
+    names: tuple[str, ...] = ()
+    """The names of the silos; empty if they have numbers only."""
 
     def to_csv(self) -> str:
         """Return one row per sample, in the order of the training set."""
@@ -49,7 +53,8 @@ class Partition:
             for index in getattr(share, split).tolist()
         )
         lines = [
-            f"{_TITLE}{FORMAT_VERSION}",
+            f"{TITLE}{FORMAT_VERSION}",
+            *([_NAMES + json.dumps(self.names, ensure_ascii=False)] if self.names else []),
             _COLUMNS,
             *(f"{index},{silo},{split}" for index, silo, split in rows),
         ]
@@ -66,7 +71,8 @@ class Partition:
             raise FileFormatError(
                 f"{path}: not a readable text file ({type(error).__name__}); make it again"
             ) from None
-        return cls(_parse(path, text), redraws=0)
+        shares, names = _parse(path, text)
+        return cls(shares, 0, names)
 
 
 def draw_partition(
@@ -201,34 +207,53 @@ def _split(samples: np.ndarray, split: tuple[float, float, float], stream: np.ra
     return Share(*(np.sort(piece) for piece in pieces))
 
 
-def _parse(path: Path, text: str) -> tuple[Share, ...]:
+def _parse(path: Path, text: str) -> tuple[tuple[Share, ...], tuple[str, ...]]:
     lines = text.split("\n")
-    if not lines[0].startswith(_TITLE):
+    if not lines[0].startswith(TITLE):
         raise FileFormatError(
             f"{path}, line 1: not a FedDig partition; give a partition.csv that this program wrote"
         )
-    check_version(path, lines[0].removeprefix(_TITLE))
-    if lines[1:2] != [_COLUMNS]:
-        raise FileFormatError(f"{path}, line 2: the columns are not {_COLUMNS}; make the file again")
+    check_version(path, lines[0].removeprefix(TITLE))
+    names = _parse_names(path, lines[1]) if lines[1:] and lines[1].startswith(_NAMES) else ()
+    first = 2 if names else 1
+    if lines[first : first + 1] != [_COLUMNS]:
+        raise FileFormatError(
+            f"{path}, line {first + 1}: the columns are not {_COLUMNS}; make the file again"
+        )
     if lines.pop():
         raise FileFormatError(
             f"{path}, line {len(lines) + 1}: the file ends inside a line; make or copy it again"
         )
     found: dict[int, dict[str, list[int]]] = {}
-    for index, line in enumerate(lines[2:]):
-        silo, split = _parse_row(f"{path}, line {index + 3}", line, index)
+    for index, line in enumerate(lines[first + 1 :]):
+        silo, split = _parse_row(f"{path}, line {index + first + 2}", line, index)
         found.setdefault(silo, {name: [] for name in SPLITS})[split].append(index)
     if not found:
-        raise FileFormatError(f"{path}, line 3: no samples; make the file again")
+        raise FileFormatError(f"{path}, line {first + 2}: no samples; make the file again")
+    if names and len(names) != max(found) + 1:
+        raise FileFormatError(
+            f"{path}, line 2: {len(names)} names for {max(found) + 1} silos; make the file again"
+        )
     for silo in range(max(found) + 1):
         if silo not in found or not found[silo]["train"]:
             raise FileFormatError(
                 f"{path}, line {len(lines)}: the file ends and silo {silo} has no training samples; "
                 "make it again"
             )
-    return tuple(
+    shares = (
         Share(*(np.array(found[silo][split], np.int64) for split in SPLITS)) for silo in range(len(found))
     )
+    return tuple(shares), names
+
+
+def _parse_names(path: Path, line: str) -> tuple[str, ...]:
+    try:
+        names = json.loads(line.removeprefix(_NAMES))
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
+        raise FileFormatError(f"{path}, line 2: not a list of names of silos; make the file again")
+    return tuple(names)
 
 
 def _parse_row(place: str, line: str, expected: int) -> tuple[int, str]:

@@ -123,7 +123,7 @@ def make_digest(
     if groups is None:
         raise DataError(
             f"silo {silo}: privacy.unit is group, but the data names no groups; put the images of each into a folder "
-            "below its class, or give an .npz file with g_train and g_test"
+            "below its class, or give an .npz file with g_train and g_test, or a data.partition_file with group"
         )
     uniforms = Randomness(privacy.random, settings.seed or 0, silo).uniforms("members of groups")
     kept = limit_groups(groups, privacy.group_limit, uniforms)

@@ -94,4 +94,7 @@ def _check_header(path: Path) -> None:
     except OSError as error:
         raise FileFormatError(f"{path}: cannot be read ({error.strerror})") from None
     if length > LARGEST_HEADER:
-        raise FileFormatError(f"{path}: its header claims {length:,} bytes; this is no digest file")
+        raise FileFormatError(
+            f"{path}: is no digest file, or its header is damaged; give the .safetensors file that `feddig digest "
+            "make` wrote"
+        )

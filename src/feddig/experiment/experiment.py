@@ -11,6 +11,7 @@ from feddig.data.public_sets import PUBLISHED
 from feddig.errors import SettingError
 from feddig.privacy.mechanisms import MECHANISMS
 from feddig.settings import (
+    DRAWN,
     AbsenceSettings,
     AlgorithmSettings,
     DataSettings,
@@ -24,6 +25,9 @@ from feddig.settings import (
 )
 
 Value = TypeVar("Value")
+
+DRAWN_SILOS = 4
+"""How many silos are drawn where data.silos is left out."""
 
 
 @dataclass(frozen=True)
@@ -101,30 +105,40 @@ class Experiment:
 
         A public data set that is found on this computer gets its folder, so that a resumed run finds it again.
         """
-        path, file = self.data.path, self.absence.file
+        path, dealt, file = self.data.path, self.data.partition_file, self.absence.file
         folder = data_dir or Path()
         if path is None and self.data.name in PUBLISHED:
             found = find_folder(PUBLISHED[self.data.name], data_dir)
             path = str(found.absolute()) if found is not None else None
         return replace(
             self,
-            data=replace(self.data, path=path and _absolute(path, folder)),
+            data=replace(
+                self.data,
+                path=path and _absolute(path, folder),
+                partition_file=dealt and _absolute(dealt, Path()),
+            ),
             absence=replace(self.absence, file=file and _absolute(file, Path())),
             digest=replace(self.digest, encoder=_located_network(self.digest.encoder)),
             model=replace(self.model, classifier=_located_network(self.model.classifier)),
         )
 
     def resolved(self) -> "Experiment":
-        """Fill in the settings that follow from others, so that the saved file leaves nothing open."""
+        """Fill in the settings that follow from others, so that the saved file leaves nothing open.
+
+        Natural silos are counted when the data is read; until then their number, and an order by it, stay open.
+        """
         whole, order = self.located(), self.absence.order
+        silos = self.data.silos or (DRAWN_SILOS if self.data.partition in DRAWN else 0)
+        if order == "auto" and silos:
+            order = "index" if silos <= 4 else "random"
         joint_lr = self.moderator.joint_lr or self.training.lr
         plus = self.recipe.expert and self.recipe.silos_train
         return replace(
             whole,
-            data=replace(whole.data, seed=_given(self.data.seed, self.seed)),
+            data=replace(whole.data, silos=silos, seed=_given(self.data.seed, self.seed)),
             absence=replace(
                 whole.absence,
-                order=order if order != "auto" else "index" if self.data.silos <= 4 else "random",
+                order=order,
                 seed=_given(self.absence.seed, self.seed),
             ),
             digest=replace(whole.digest, seed=_given(self.digest.seed, self.seed)),

@@ -14,6 +14,15 @@ from torch import nn
 from feddig.core.absence import Absence, draw_absence
 from feddig.data.dataset import Dataset
 from feddig.data.load import load_dataset
+from feddig.data.natural import (
+    Silos,
+    SiloTable,
+    check_groups,
+    check_whole,
+    divide,
+    keep_groups_whole,
+    read_silo_table,
+)
 from feddig.data.partition import Partition, draw_partition
 from feddig.errors import DataError, SettingError
 from feddig.experiment.experiment import Experiment
@@ -23,6 +32,7 @@ from feddig.models.custom import check_networks
 from feddig.models.encoder import feature_shape, load_encoder
 from feddig.models.guidance import build_guidance
 from feddig.seeds import derive
+from feddig.settings import DRAWN, DataSettings
 
 
 def choose_device(name: str) -> torch.device:
@@ -152,13 +162,27 @@ class Layout:
         return [np.sort(np.concatenate(rows))] if self.experiment.recipe.centralised else rows
 
 
-def lay_out(experiment: Experiment, dataset: Dataset | None = None, device: str = "cpu") -> Layout:
-    """Load the data set unless it is given, partition it, draw the absence, resolve every setting."""
+def lay_out(
+    experiment: Experiment,
+    dataset: Dataset | None = None,
+    device: str = "cpu",
+    partition: Partition | None = None,
+) -> Layout:
+    """Load the data set and partition it unless they are given, draw the absence, resolve every setting."""
+    if partition is not None:
+        experiment = replace(
+            experiment, data=replace(experiment.data, partition="given", partition_file=None)
+        )
     experiment = with_precision(experiment.resolved(), choose_device(device))
     if dataset is not None and experiment.data.limit:
         raise SettingError("data.limit: does not apply to a data set given in Python; give fewer images")
-    dataset = dataset if dataset is not None else load_data(experiment)
-    dealt = _partition(experiment, dataset)
+    if dataset is None:
+        dataset = load_data(experiment)
+    elif isinstance(silos := _read_silos(experiment.data), SiloTable):
+        dataset = silos.name_rows(dataset)
+    _check_classes(experiment.data, dataset)
+    dealt = _partition(experiment.data, dataset, partition)
+    experiment = _with_silos(experiment, dealt)
     layout = Layout(experiment, dataset, dealt, _absence(experiment, dealt))
     return replace(layout, experiment=_prepared(experiment, layout.training_rows()))
 
@@ -184,18 +208,86 @@ def load_data(experiment: Experiment) -> Dataset:
         seed=seed,
         image_size=data.image_size,
         channels=data.channels,
+        silos=_read_silos(data),
     )
 
 
-def _partition(experiment: Experiment, dataset: Dataset) -> Partition:
-    data = experiment.data
+def _read_silos(data: DataSettings) -> Silos:
+    """Return where the silos of a folder's or an array's images are named."""
+    if data.partition == "folders":
+        return "folders"
+    table = read_silo_table(Path(data.partition_file)) if data.partition_file else None
+    return table if isinstance(table, SiloTable) else None
+
+
+def _check_classes(data: DataSettings, dataset: Dataset) -> None:
+    """Refuse classes that no image has, and a single class."""
+    if dataset.classes < 2:
+        hint = (
+            f"if the folders in it are the classes, set data.path to {Path(data.path) / dataset.class_names[0]}"
+            if dataset.name == "folder" and data.path
+            else "give at least two"
+        )
+        raise DataError(f"{dataset.name}: there is only one class, {dataset.class_names[0]}; {hint}")
+    if dataset.class_names != tuple(map(str, range(dataset.classes))):
+        return  # public sets, and folders, which have images of each class
+    present = np.union1d(dataset.train.labels, dataset.test.labels)
+    missing = np.setdiff1d(np.arange(dataset.classes), present)
+    if missing.size:
+        raise DataError(
+            f"{dataset.name}: labels are {present.min()} to {present.max()}, and no image has the label {missing[0]}; "
+            "number the classes from 0 without gaps"
+            + (f", for example by subtracting {present.min()}" if present.min() else "")
+        )
+
+
+def _with_silos(experiment: Experiment, dealt: Partition) -> Experiment:
+    """Fill in the number of silos that the data or the caller names; another number is an error."""
+    data, found = experiment.data, len(dealt.shares)
+    if data.silos and data.silos != found:
+        names = f" ({', '.join(dealt.names[:8])}{', ...' if found > 8 else ''})" if dealt.names else ""
+        raise SettingError(
+            f"data.silos: {data.silos}, but by data.partition = {data.partition!r} there are {found} silos{names}; "
+            "leave data.silos out"
+        )
+    return replace(experiment, data=replace(data, silos=found)).resolved()
+
+
+def _partition(data: DataSettings, dataset: Dataset, given: Partition | None) -> Partition:
+    """Return who holds which training image: as it is given, as the data says, or drawn."""
     first, second, third = data.split
+    split, groups = (first, second, third), dataset.train.groups
+    if data.partition == "given" and given is None:
+        raise SettingError(
+            'data.partition: "given" stands for a partition given in Python: run it there with partition=..., or set '
+            '"file" and data.partition_file to the partition.csv of a run'
+        )
+    if data.partition_file and given is None:
+        table = read_silo_table(Path(data.partition_file))
+        given = table if isinstance(table, Partition) else None
+    if given is not None:
+        check_whole(given, len(dataset.train))
+    elif dataset.natural is not None:
+        given = divide(dataset.natural, split, data.seed or 0)
+    elif data.partition in DRAWN:
+        drawn = _draw(data, dataset, split)
+        return drawn if groups is None else keep_groups_whole(drawn, groups, split, data.seed or 0)
+    else:
+        raise SettingError(
+            f"data.partition: {data.partition!r} needs data that is read here; give partition=... in Python"
+        )
+    if groups is not None:
+        check_groups(given, groups, f"data.partition = {data.partition!r}")
+    return given
+
+
+def _draw(data: DataSettings, dataset: Dataset, split: tuple[float, float, float]) -> Partition:
     return draw_partition(
         dataset.train.labels,
         silos=data.silos,
         method=data.partition,
         skew=data.skew,
-        split=(first, second, third),
+        split=split,
         min_samples=data.min_samples,
         seed=data.seed or 0,
     )
@@ -214,7 +306,10 @@ def _absence(experiment: Experiment, dealt: Partition) -> Absence:
         seed=settings.seed or 0,
     )
     if not absence.present.any():
-        raise DataError("absence: nobody is ever there, so nothing can be trained; change absence.file")
+        key = (
+            "absence.file" if settings.scenario == "file" else "absence.scenario, or use more training.rounds"
+        )
+        raise DataError(f"absence: nobody is ever there, so nothing can be trained; change {key}")
     return absence
 
 

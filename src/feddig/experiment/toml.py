@@ -18,21 +18,27 @@ from feddig.errors import SettingError, nearest
 from feddig.experiment.experiment import Experiment
 from feddig.files import FORMAT_VERSION, check_version
 from feddig.privacy.mechanisms import MECHANISMS, check_privacy
+from feddig.settings import DataSettings
 
 REMOVED = {"recall", "joint"}
 """Former keys of [moderator]; an algorithm's name says the same."""
 
 
-def demo_experiment(overrides: Sequence[str] = (), defaults: Mapping[str, Any] | None = None) -> Experiment:
+def demo_experiment(
+    overrides: str | Sequence[str] = (), defaults: Mapping[str, Any] | None = None
+) -> Experiment:
     """Return the demo's experiment, which comes with the package."""
     with as_file(files("feddig") / "demo.toml") as path:
         return read_experiment(path, overrides, defaults)
 
 
 def read_experiment(
-    path: str | Path | None = None, overrides: Sequence[str] = (), defaults: Mapping[str, Any] | None = None
+    path: str | Path | None = None,
+    overrides: str | Sequence[str] = (),
+    defaults: Mapping[str, Any] | None = None,
 ) -> Experiment:
-    """Read an experiment file, then apply `section.key=value` overrides; both override the defaults."""
+    """Read an experiment file, then apply `section.key=value` overrides, one or several; both override the defaults."""
+    overrides = [overrides] if isinstance(overrides, str) else overrides
     table = _nest(defaults or {})
     if path is not None:
         _merge(table, _read_toml(Path(path)))
@@ -101,6 +107,13 @@ def keys() -> dict[str, dataclasses.Field[Any]]:
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
+    if (path / "experiment.toml").is_file():
+        raise SettingError(
+            f"{path}: is a results folder; continue it with `feddig run --resume {path}`, or give "
+            f"{path / 'experiment.toml'} to run it again"
+        )
+    if path.is_dir():
+        raise SettingError(f"{path}: is a folder; give an experiment's TOML file")
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -150,6 +163,9 @@ def _build(kind: type[Any], table: Mapping[str, Any], where: str) -> Any:
     values = {}
     for key, value in table.items():
         name = f"{where}{key}"
+        if key not in fields and not where and isinstance(value, Mapping):
+            sections = [each.name for each in dataclasses.fields(kind) if each.name != "seed"]
+            raise SettingError(f"[{name}]: unknown section; {nearest(name, sections)}")
         if key not in fields:
             raise SettingError(f"{name}: unknown key; {nearest(name, keys())}")
         if dataclasses.is_dataclass(types_[fields[key].name]):
@@ -237,11 +253,26 @@ def _check_whole(experiment: Experiment) -> None:
             f"digest.weights: {list(weights)} must be {mixed} numbers (digest.samples_per_digest) that sum to 1"
         )
     check_privacy(experiment.privacy, experiment.digest)
+    _check_data(experiment.data)
     by_file, file = experiment.absence.scenario == "file", experiment.absence.file
     if by_file and file is None:
         raise SettingError('absence.file: the scenario "file" needs a CSV, silo x round, 0, 1 or d')
     if file is not None and not by_file:
         raise SettingError(f'absence.file: {file!r} is read only with absence.scenario = "file"')
+
+
+def _check_data(data: DataSettings) -> None:
+    """Check that no key of [data] is set which the data set does not use."""
+    if data.image_size != DataSettings().image_size and data.name != "folder":
+        raise SettingError(
+            f"data.image_size: {data.name} images keep their size; leave it out, or resize them and give a folder"
+        )
+    if (data.partition == "file") != (data.partition_file is not None):
+        raise SettingError(
+            f'data.partition_file: {data.partition_file!r} is read only with data.partition = "file"'
+            if data.partition_file is not None
+            else 'data.partition_file: the partition "file" needs a CSV with the columns file or row, and silo'
+        )
 
 
 def _plain(section: Any) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from feddig.core.absence import Absence
 from feddig.report.measures import MeanAndDeviation, format_mean, mean_and_deviation
 from feddig.report.read_run import Run
 from feddig.report.run_settings import SEEDS, WITHOUT_EFFECT, differing_keys, flatten
@@ -223,12 +224,13 @@ def _describe_departures(run: Run) -> list[str]:
         return [f"{run.silos} silo{'s' if run.silos > 1 else ''}, {run.planned_rounds} rounds."]
     # of an unfinished run, only the rounds that are done
     absence = run.absence if run.finished else run.absence.until(len(run.rows))
+    untrained = _describe_untrained(run, absence)
     if absence.first_leave() is None:
         everybody = f"All {absence.silos} silos" if absence.silos > 1 else "The only silo"
-        only_digests = np.flatnonzero(absence.joined.any(axis=1) & ~absence.present.any(axis=1)).tolist()
-        if only_digests:
-            everybody = f"{_name_silos(run, only_digests)} sent a digest and never trained. The others"
-        return [f"{everybody[:1].upper()}{everybody[1:]} stayed{'' if run.finished else ' so far'}."]
+        return [
+            *untrained,
+            f"{'The others' if untrained else everybody} stayed{'' if run.finished else ' so far'}.",
+        ]
     leaves = absence.away[:, 1:] & absence.present[:, :-1]
     rounds = np.flatnonzero(leaves.any(axis=0)) + 1
     if len(rounds) <= MAX_EVENTS:
@@ -245,7 +247,21 @@ def _describe_departures(run: Run) -> list[str]:
     if returned:
         when = "at the end" if run.finished else "by now"
         sentences.append(f"{returned} of them {'was' if returned == 1 else 'were'} back {when}.")
-    return sentences
+    return sentences + untrained
+
+
+def _describe_untrained(run: Run, absence: Absence) -> list[str]:
+    """Say which silos only sent a digest, or were never there; while a run goes on, these may still join."""
+    only_digests = np.flatnonzero(absence.joined.any(axis=1) & ~absence.present.any(axis=1)).tolist()
+    never = absence.never_there() if run.finished else []
+    sentences = []
+    if only_digests:
+        sentences.append(f"{_name_silos(run, only_digests)} sent a digest and never trained.")
+    if never:
+        sentences.append(
+            f"{_name_silos(run, never)} {'was' if len(never) == 1 else 'were'} absent in all rounds."
+        )
+    return [sentence[:1].upper() + sentence[1:] for sentence in sentences]
 
 
 def _name_silos(run: Run, silos: list[int]) -> str:

@@ -210,9 +210,10 @@ def build_simulation(
     device: str = "auto",
     dataset: Dataset | None = None,
     networks: Networks | None = None,
+    partition: Partition | None = None,
 ) -> Simulation:
     """Build all parties of an experiment in this process."""
-    layout = lay_out(experiment, dataset, device)
+    layout = lay_out(experiment, dataset, device, partition)
     experiment, dataset, partition = layout.experiment, layout.dataset, layout.partition
     party = build_party(
         experiment,

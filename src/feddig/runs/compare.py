@@ -19,10 +19,11 @@ import numpy as np
 from feddig.core.absence import Absence
 from feddig.core.recipe import Recipe
 from feddig.data.dataset import Dataset
+from feddig.data.partition import Partition
 from feddig.errors import FedDigError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import Layout, Networks, lay_out
-from feddig.experiment.toml import write_experiment
+from feddig.experiment.toml import read_experiment, write_experiment
 from feddig.files import write_atomically
 from feddig.runs.progress import Progress
 from feddig.runs.results_folder import ResultsFolder
@@ -49,13 +50,18 @@ class Outcome:
 
 
 def grid(
-    experiment: Experiment,
+    experiment: Experiment | str | Path,
     algorithms: Sequence[str],
     scenarios: Sequence[str],
     seeds: Sequence[int],
     out: str | Path,
 ) -> list[Cell]:
-    """Return the cells of a grid, each with its folder OUT/<algorithm>/<scenario>/seed-<n>."""
+    """Return the cells of a grid, each with its folder OUT/<algorithm>/<scenario>/seed-<n>.
+
+    The experiment may be given as its file.
+    """
+    if not isinstance(experiment, Experiment):
+        experiment = read_experiment(experiment)
     out, cells = Path(out), []
     for seed, scenario, algorithm in itertools.product(seeds, scenarios, algorithms):
         settled = replace(
@@ -78,9 +84,13 @@ def run_grid(
     device: str = "auto",
     dataset: Dataset | None = None,
     networks: Networks | None = None,
+    partition: Partition | None = None,
     progress: Callable[[], Progress] | None = None,
 ) -> list[Outcome]:
-    """Run all cells that are not finished; a cell that fails does not stop the others."""
+    """Run all cells that are not finished; a cell that fails does not stop the others.
+
+    `dataset`, `networks` and `partition` replace what the experiments name.
+    """
 
     def advance(cell: Cell, until: int | None = None) -> dict[str, Any]:
         shown = progress() if progress else None
@@ -94,12 +104,13 @@ def run_grid(
             device=device,
             dataset=dataset,
             networks=networks,
+            partition=partition,
             progress=shown,
             until=until,
         )
 
     outcomes = []
-    plans = [_Plan.of(lay_out(cell.experiment, dataset, device)) for cell in cells]
+    plans = [_Plan.of(lay_out(cell.experiment, dataset, device, partition)) for cell in cells]
     for cell, plan in zip(cells, plans, strict=True):
         _check_same(cell, plan)
     branches = _branches(plans)
@@ -132,6 +143,8 @@ class _Plan:
     rounds: tuple[_RoundPlan, ...]
     experiment: Experiment
     availability: str
+    given: str
+    """The partition, as its file, if it was given in Python."""
 
     @classmethod
     def of(cls, layout: Layout) -> "_Plan":
@@ -147,7 +160,8 @@ class _Plan:
             recalled = tuple(away) if recipe.recall else ()
             held = tuple(np.flatnonzero(absence.joined[:, round]).tolist()) if recipe.collects_digests else ()
             rounds.append((tuple(here), recalled, held, recipe.joint))
-        return cls(_constant(experiment, recipe), tuple(rounds), experiment, absence.to_csv())
+        given = layout.partition.to_csv() if experiment.data.partition == "given" else ""
+        return cls(_constant(experiment, recipe), tuple(rounds), experiment, absence.to_csv(), given)
 
     def shared_rounds(self, other: "_Plan") -> int:
         """Return the number of first rounds in which both do the same."""
@@ -223,6 +237,8 @@ def _check_same(cell: Cell, plan: _Plan) -> None:
                 f"{cell.path}: was run with {key} = {found.get(key)!r}, now {wanted.get(key)!r}; "
                 "choose another --out"
             )
+    if plan.given and plan.given != folder.read_partition().to_csv():
+        raise FedDigError(f"{cell.path}: was run with another partition; choose another --out")
 
 
 def _flat(experiment: Experiment) -> dict[str, Any]:

@@ -40,6 +40,8 @@ def write_class_facts(folder: Path, dataset: Dataset, partition: Partition) -> N
     ]
     names = dataset.class_names or [f"class {number}" for number in range(dataset.classes)]
     facts = {"format_version": FORMAT_VERSION, "names": list(names), "counts": counts}
+    if partition.names:
+        facts["silos"] = list(partition.names)
     write_atomically(folder / COUNTS, json.dumps(facts) + "\n")
     means = class_means(dataset.test, dataset.classes)
     write_tensors(folder / MEANS, "class-means", {"means": means}, {"data": dataset.name})

@@ -76,7 +76,8 @@ def _load_unlabelled(model: TrainedModel, place: Path) -> tuple[list[str], Image
         images = load_arrays(place, labelled=False)
         return [str(row) for row in range(len(images))], images
     # imported only here, because Pillow takes time to load
-    from feddig.data.folder import ENDINGS, list_images, read_images
+    from feddig.data.decode import ENDINGS
+    from feddig.data.folder import list_images, read_images
 
     if not place.exists():
         raise DataError(f"{place}: no such folder or file; give a folder of images, an image or an .npz file")

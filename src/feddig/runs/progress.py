@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 
+from feddig.core.absence import PRESETS
 from feddig.experiment.experiment import Experiment
 
 MAX_EVENTS = 8
@@ -54,7 +56,7 @@ class ProgressLines:
         """Print what starts."""
         self._rounds, self._remaining, self._started = rounds, rounds - done, time.perf_counter()
         self._print(f"{run_title(experiment)}: rounds {done + 1} to {rounds}")
-        self._print(describe_events(events))
+        self._print(describe_events(events, experiment))
 
     def round(self, row: Mapping[str, Any]) -> None:
         """Print the round's accuracy and silos, and the time that is left."""
@@ -91,7 +93,7 @@ class ProgressBar:
 
     def start(self, experiment: Experiment, done: int, rounds: int, events: Sequence[str]) -> None:
         """Show the bar."""
-        self._bar.console.print(describe_events(events), markup=False, highlight=False)
+        self._bar.console.print(describe_events(events, experiment), markup=False, highlight=False)
         self._task = self._bar.add_task(
             run_title(experiment), total=rounds, completed=done, accuracy="", silos="", start=True
         )
@@ -101,7 +103,7 @@ class ProgressBar:
         """Advance the bar."""
         assert self._task is not None
         accuracy = f"{row['test_accuracy']:5.1f} %"
-        silos = describe_silos(row) + describe_preparation(row)
+        silos = escape(describe_silos(row) + describe_preparation(row))
         self._bar.update(self._task, advance=1, accuracy=accuracy, silos=silos)
 
     def stop(self) -> None:
@@ -121,17 +123,32 @@ def run_title(experiment: Experiment) -> str:
     return f"{experiment.algorithm.name}, {experiment.absence.scenario}, seed {experiment.seed}"
 
 
-def describe_events(events: Sequence[str]) -> str:
+def describe_events(events: Sequence[str], experiment: Experiment) -> str:
     """Return the first few events in one line."""
     if not events:
-        return "every silo stays"
+        scenario, rounds = experiment.absence.scenario, experiment.training.rounds
+        if scenario == "none":
+            return "every silo stays"
+        remedy = "; use more training.rounds" if scenario in PRESETS else ""
+        return f"every silo stays: {scenario} has no absence in {rounds} round{'s' if rounds > 1 else ''}{remedy}"
     more = len(events) - MAX_EVENTS
     return "; ".join(events[:MAX_EVENTS]) + (f"; and {more} more, see log.txt" if more > 0 else "")
 
 
+def name_silos(row: Mapping[str, Any], names: Sequence[str]) -> Mapping[str, Any]:
+    """Return a row for people: with the names of silos in place of their numbers, if they have some."""
+    if not names:
+        return row
+    return {**row, **{key: [names[silo] for silo in row[key]] for key in ("present", "recalled")}}
+
+
 def describe_silos(row: Mapping[str, Any]) -> str:
     """Return which silos are here and which are recalled."""
-    here, recalled = (" ".join(map(str, row[key])) or "nobody" for key in ("present", "recalled"))
+    here, recalled = (
+        (", " if any(isinstance(silo, str) for silo in row[key]) else " ").join(map(str, row[key]))
+        or "nobody"
+        for key in ("present", "recalled")
+    )
     return f"here: {here}" + (f"  recalled: {recalled}" if row["recalled"] else "")
 
 

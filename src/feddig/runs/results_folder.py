@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from feddig.data.partition import Partition
 from feddig.digest.digest import Digest
 from feddig.digest.digest_file import read_digest, write_digest
 from feddig.errors import FedDigError, FileFormatError
@@ -126,7 +127,9 @@ class ResultsFolder:
             )
         mark = self.path / STARTING
         if self.path.exists() and not mark.exists():
-            entries = sorted(self.path.iterdir()) if self.path.is_dir() else [self.path]
+            if self.path.is_file():
+                raise FedDigError(f"{self.path}: is a file; choose another --out, a new folder")
+            entries = sorted(self.path.iterdir())
             if entries:
                 raise FedDigError(
                     f"{self.path}: holds {entries[0].name!r}, which feddig did not write; choose another --out"
@@ -169,6 +172,10 @@ class ResultsFolder:
                 f"{self.path}: holds no experiment.toml, so there is nothing to resume here"
             )
         return read_experiment(self.path / "experiment.toml")
+
+    def read_partition(self) -> Partition:
+        """Read who holds which training image."""
+        return Partition.from_csv(self.path / "partition.csv")
 
     def digest_path(self, silo: int) -> Path:
         """Return the path of a silo's digest."""

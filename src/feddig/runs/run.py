@@ -15,17 +15,19 @@ from feddig.core.samples import accuracy
 from feddig.core.silo import Silo
 from feddig.core.training import RoundResult, run_rounds
 from feddig.data.dataset import Dataset
+from feddig.data.partition import Partition
 from feddig.digest.digest import Digest, check_digest
 from feddig.errors import FileFormatError, first_line
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import Networks, describe_device
+from feddig.experiment.toml import read_experiment
 from feddig.report.html_parts import PAGE
 from feddig.report.measures import accuracy_measures
 from feddig.runs.build import Moderated, Simulation, build_simulation
 from feddig.runs.loggers.base import check_logs, open_logs
 from feddig.runs.outcome import describe_round, describe_run, write_outcome, write_page
 from feddig.runs.pictures import write_class_facts
-from feddig.runs.progress import Progress, Silent
+from feddig.runs.progress import Progress, Silent, name_silos
 from feddig.runs.results_folder import ResultsFolder, open_log
 
 log = logging.getLogger("feddig")
@@ -35,22 +37,27 @@ Connect = Callable[[Simulation, ResultsFolder], Engine]
 
 
 def run(
-    experiment: Experiment,
+    experiment: Experiment | str | Path,
     out: str | Path,
     *,
     device: str = "auto",
     dataset: Dataset | None = None,
     networks: Networks | None = None,
+    partition: Partition | None = None,
     progress: Progress | None = None,
     until: int | None = None,
     connect: Connect | None = None,
 ) -> dict[str, Any]:
-    """Run an experiment into the new folder `out` and return its summary.
+    """Run an experiment, or the file of one, into the new folder `out` and return its summary.
 
-    `dataset` and `networks` replace what the experiment names; `until` stops after this many rounds, to be resumed;
-    `connect` builds another engine than the one that runs the silos in this process.
+    `dataset`, `networks` and `partition` replace what the experiment names; `until` stops after this many rounds, to be
+    resumed; `connect` builds another engine than the one that runs the silos in this process.
     """
-    simulation = build_simulation(experiment, device=device, dataset=dataset, networks=networks)
+    if not isinstance(experiment, Experiment):
+        experiment = read_experiment(experiment)
+    simulation = build_simulation(
+        experiment, device=device, dataset=dataset, networks=networks, partition=partition
+    )
     folder = ResultsFolder(Path(out))
     check_logs(simulation.experiment)
     folder.check_space(_space(simulation))
@@ -75,7 +82,12 @@ def resume(
         if not (folder.path / PAGE).exists():
             write_page(folder.path)
         return folder.summary()
-    simulation = build_simulation(folder.experiment(), device=device, dataset=dataset, networks=networks)
+    experiment = folder.experiment()
+    # a partition that was given in Python is in the folder
+    given = folder.read_partition() if experiment.data.partition == "given" else None
+    simulation = build_simulation(
+        experiment, device=device, dataset=dataset, networks=networks, partition=given
+    )
     folder.check_setup(simulation.partition.to_csv(), simulation.absence.to_csv())
     check_logs(simulation.experiment)
     folder.check_space(_space(simulation))
@@ -97,7 +109,8 @@ def _go_on(
             connect(simulation, folder),
             folder,
             range(done, last),
-            events=simulation.absence.events(),
+            events=simulation.absence.events(simulation.partition.names),
+            names=simulation.partition.names,
             frozen_from=simulation.absence.first_leave(),
             measure=lambda result: _measure(simulation, result),
             summarise=lambda: _summary(simulation, folder),
@@ -113,6 +126,7 @@ def record_rounds(
     *,
     due: Iterable[int] | None = None,
     events: Sequence[str] = (),
+    names: Sequence[str] = (),
     frozen_from: int | None = None,
     measure: Callable[[RoundResult], dict[str, Any]],
     summarise: Callable[[], dict[str, Any]],
@@ -121,7 +135,7 @@ def record_rounds(
     """Train these rounds and record each: its row of metrics, then the checkpoint.
 
     `due` gives the same rounds, each when it may begin. After the experiment's last round, write the outcome and
-    return the summary; before it, return an empty one.
+    return the summary; before it, return an empty one. `names` of silos are shown in place of their numbers.
     """
     experiment, moderator, inputs = moderated.experiment, moderated.moderator, moderated.inputs()
     with open_logs(experiment, folder.path, folder.metrics()) as logs:
@@ -135,7 +149,7 @@ def record_rounds(
                 prepared = moderated.workers.seconds_preparing
                 folder.append_metrics(row)
                 folder.write_checkpoint(result.round + 1, moderator.state(), moderator.digests, inputs)
-                progress.round(row)
+                progress.round(name_silos(row, names))
                 logs.round(row)
                 log.debug("round %d: %s", result.round + 1, json.dumps(row))
         finally:
@@ -206,12 +220,14 @@ def _announce(simulation: Simulation, done: int) -> None:
     log.info(
         "%s, scenario %s, seed %d", experiment.algorithm.name, experiment.absence.scenario, experiment.seed
     )
+    if simulation.partition.names:
+        log.info("silos: %s", ", ".join(simulation.partition.names))
     log.info(
         "training samples per silo: %s (partition redrawn %d times)", sizes, simulation.partition.redraws
     )
     for settings in experiment.algorithm.bases.items():
         log.info("algorithm.%s: %s", *settings)
-    for event in simulation.absence.events():
+    for event in simulation.absence.events(simulation.partition.names):
         log.info(event)
     if done:
         log.info("resumed after %d rounds", done)

@@ -104,7 +104,8 @@ class IntegerSums(Mechanism, ABC):
             )
         if privacy.clip_bound is None:
             raise SettingError(
-                f"privacy.clip_bound: {privacy.mechanism} needs a public bound on a sample's features; set one"
+                f"privacy.clip_bound: {privacy.mechanism} needs a public bound on a sample's features; set 350.0 with "
+                'digest.encoder = "even", whose codes all have that length, or try others with `feddig advise`'
             )
         if not (math.isfinite(privacy.epsilon) and privacy.epsilon > 0):
             raise SettingError(f"privacy.epsilon: must be a finite number above 0, not {privacy.epsilon}")
