@@ -112,7 +112,7 @@ def paper_table(
     for table in [read_table(experiments, name)] if name else read_tables(experiments):
         rows = tabulate(table, finished)
         if markdown:
-            print(f"<!-- {table.name} -->\n{to_markdown(table, rows)}")
+            print(f"<!-- {table.name} -->\n\n{to_markdown(table, rows)}")
             continue
         heads, cells = heads_and_cells(table, rows)
         shown = Table(title=f"{table.name}: {table.title}: {table.about}", caption=describe_runs(rows))
