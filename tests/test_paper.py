@@ -300,7 +300,8 @@ def test_a_table_sets_ours_beside_the_papers(folder: Path) -> None:
         keep(folder / "results", "first", line)
     rows = tabulate(table, finished_cells(read_lines(folder / "results")))
     assert heads_and_cells(table, rows)[1] == [
-        ["fedavg", "50.0 ± 2.0", "54.0 ± 2.8", "+4.0", "51.0 ± 0.0", "60.0 ± 0.0", "70.0 ± 0.0", "80.5, 20.0", "0 1"],
+        ["fedavg", "50.0 ± 2.0", "54.0 ± 2.8", "+4.0", "51.0 ± 0.0", "60.0 ± 0.0", "70.0 ± 0.0 (better)", "80.5, 20.0",
+         "0 1"],
         ["feddig", "-", "not run", "-", "-", "-", "-", "-", "-"],
     ]  # fmt: skip
     text = to_markdown(table, rows)

@@ -193,8 +193,11 @@ class Moderator:
 
     def _warn_of_growth(self, round: int) -> None:
         """Warn once if the model has grown so much that its base algorithm is the likely cause."""
-        advice, norm = self.algorithm.advice_on_growth(), self.parameter_norm()
-        if advice is None or self._has_grown or norm <= GROWTH * self._first_norm:
+        advice = self.algorithm.advice_on_growth()
+        if advice is None or self._has_grown:
+            return
+        norm = self.parameter_norm()
+        if norm <= GROWTH * self._first_norm:
             return
         self._has_grown = True
         log.warning(

@@ -232,7 +232,7 @@ class Runner:
     table: PaperTable
     results: Path
     work: Path
-    """Whole results folders lie here until they are not needed any more."""
+    """For the results folders of the runs, which may be deleted once their cells are finished."""
     device: str = "auto"
     data_dir: Path | None = None
     until: float | None = None

@@ -7,7 +7,7 @@ from typing import Any
 from feddig.report.measures import MeanAndDeviation, format_mean, mean_and_deviation
 from feddig.runs.paper_cells import Cell, Line, PaperTable
 
-NOT_RUN, NONE = "not run", "-"
+NOT_RUN, NONE, BETTER = "not run", "-", " (better)"
 SHORT = {"algorithm.name": "algorithm", "absence.scenario": "scenario", "data.name": "data set"}
 """Titles of columns; those of other settings are their keys."""
 
@@ -109,11 +109,12 @@ def _accuracies(table: PaperTable, row: PaperRow) -> list[str]:
     first = NONE if papers is None else format_mean(papers)
     if not row.lines or row.failure:
         return [first, row.failure or NOT_RUN, *[NONE] * 4]
-    ours = row.measure("mean_251_259")
+    ours, stopped = row.measure("mean_251_259"), row.measure("frozen_own_mean_10")
     above = NONE if papers is None or ours is None else format_mean((ours[0] - papers[0], None), signed=True)
-    rest = [row.measure(name) for name in ("mean_250_299", "absence_mean", "frozen_own_mean_10")]
-    spelled = [NONE if value is None else format_mean(value) for value in (ours, *rest)]
-    return [first, spelled[0], above, *spelled[1:]]
+    others = [row.measure(name) for name in ("mean_250_299", "absence_mean")]
+    spelled = [NONE if value is None else format_mean(value) for value in (ours, *others, stopped)]
+    better = BETTER if ours is not None and stopped is not None and stopped[0] > ours[0] else ""
+    return [first, spelled[0], above, *spelled[1:3], spelled[3] + better]
 
 
 def _seeds(row: PaperRow) -> str:
