@@ -3,7 +3,6 @@
 import itertools
 import json
 import time
-import tomllib
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -16,18 +15,10 @@ from documented import ROOT
 from feddig.errors import FileFormatError, SettingError
 from feddig.experiment.setup import choose_device, describe_device
 from feddig.files import FORMAT_VERSION
-from feddig.runs.paper_cells import (
-    Cell,
-    PaperTable,
-    Runner,
-    finished_cells,
-    keep,
-    read_lines,
-    read_table,
-    read_tables,
-    remaining_seconds,
-)
-from feddig.runs.paper_table import heads_and_cells, tabulate, to_markdown
+from feddig.runs.paper.cells import Cell, PaperTable, read_table, read_tables
+from feddig.runs.paper.results import finished_cells, keep, read_lines, remaining_seconds
+from feddig.runs.paper.runner import Runner
+from feddig.runs.paper.table import heads_and_cells, tabulate, to_markdown
 
 FOLDER = ROOT / "experiments" / "paper"
 METHODS = ["fedavg", "fedprox", "fednova", "feddyn", "adabest", "feddig", "feddig-plus"]
@@ -231,8 +222,7 @@ def test_a_cell_that_is_cut_goes_on_and_ends_as_if_it_had_not_been(folder: Path)
 
 def line_of(cell: Cell, **more: Any) -> dict[str, Any]:
     """Write a result by hand."""
-    settings = tomllib.loads(cell.key)
-    return {"settings": {key: value for key, value in settings.items() if key != "format_version"}, **more}
+    return {"settings": cell.settings, **more}
 
 
 def test_a_cell_that_does_not_fit_is_not_begun(folder: Path) -> None:

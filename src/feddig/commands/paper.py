@@ -24,7 +24,8 @@ EXPERIMENTS, RESULTS = Path("experiments/paper"), Path("benchmarks/results/paper
 @paper_app.command("list")
 def paper_list(experiments: Experiments = EXPERIMENTS, results: Results = RESULTS) -> None:
     """List the tables and figures: how many cells are finished, and what the others cost."""
-    from feddig.runs.paper_cells import read_lines, read_tables, remaining_seconds
+    from feddig.runs.paper.cells import read_tables
+    from feddig.runs.paper.results import read_lines, remaining_seconds
 
     shown = Table()
     for title in ("name", "in the paper", "what", "finished", "what the rest takes, as measured on"):
@@ -63,7 +64,9 @@ def paper_run(
     """Run the cells that are not finished, one after the other; each finished one is kept at once."""
     began = time.monotonic()
     options.show_log(log_level)
-    from feddig.runs.paper_cells import Runner, read_lines, read_table, remaining_seconds
+    from feddig.runs.paper.cells import read_table
+    from feddig.runs.paper.results import read_lines, remaining_seconds
+    from feddig.runs.paper.runner import Runner
     from feddig.runs.progress import choose_progress
 
     table = read_table(experiments, name)
@@ -105,8 +108,9 @@ def paper_table(
     results: Results = RESULTS,
 ) -> None:
     """Print ours beside the paper's numbers: mean ± standard deviation over seeds."""
-    from feddig.runs.paper_cells import finished_cells, read_lines, read_table, read_tables
-    from feddig.runs.paper_table import describe_runs, heads_and_cells, tabulate, to_markdown
+    from feddig.runs.paper.cells import read_table, read_tables
+    from feddig.runs.paper.results import finished_cells, read_lines
+    from feddig.runs.paper.table import describe_runs, heads_and_cells, tabulate, to_markdown
 
     finished = finished_cells(read_lines(results))
     for table in [read_table(experiments, name)] if name else read_tables(experiments):

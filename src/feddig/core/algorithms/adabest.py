@@ -45,9 +45,9 @@ class AdaBest(Plain):
             drift = -reply.update if last == NEVER else old / (round.number - last) - reply.update
             silos[reply.silo] = {"drift": drift, "last": _number(round.number)}
         mean = round.weights + weighted_sum(round.shares(), [reply.update for reply in round.replies])
-        # when fewer silos reply the mean jumps, and this difference contains the jump: a property of AdaBest
         if self.beta is None:
             raise ValueError("AdaBest.beta is not set; call planned() first")
+        # when fewer silos reply the mean jumps, and this difference contains the jump: a property of AdaBest
         weights = mean - self.beta * (memory.shared["mean"] - mean)
         return weights, Memory({"mean": mean}, tuple(silos))
 

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from feddig.report.measures import MeanAndDeviation, format_mean, mean_and_deviation
-from feddig.runs.paper_cells import Cell, Line, PaperTable
+from feddig.runs.paper.cells import Cell, PaperTable
+from feddig.runs.paper.results import Line
 
 NOT_RUN, NONE, BETTER = "not run", "-", " (better)"
 SHORT = {"algorithm.name": "algorithm", "absence.scenario": "scenario", "data.name": "data set"}
