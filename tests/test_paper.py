@@ -4,6 +4,7 @@ import itertools
 import json
 import time
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,14 @@ def test_a_cell_that_is_cut_goes_on_and_ends_as_if_it_had_not_been(folder: Path)
     replace(one, results=folder / "again", work=folder / "elsewhere").run(said.append)
     cut, whole = (read_lines(folder / name)[0] for name in ("results", "again"))
     assert cut["accuracy"] == whole["accuracy"]
+
+
+def test_two_processes_lose_no_line_of_each_other(folder: Path) -> None:
+    one = runner_of(folder)
+    lines = [line_of(one.table.cells[0].with_seed(seed), accuracy=[1.0]) for seed in range(24)]
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(one._keep, lines))
+    assert {line["settings"]["seed"] for line in read_lines(one.results)} == set(range(24))
 
 
 def line_of(cell: Cell, **more: Any) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from feddig.core.absence import PAPER_ROUNDS, Absence, read_absence
 from feddig.errors import DivergenceError, FedDigError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import choose_device, describe_device
-from feddig.files import content_hash
+from feddig.files import content_hash, locked
 from feddig.runs.paper.cells import Cell, PaperTable
 from feddig.runs.paper.results import Line, finished_cells, keep, read_lines, seconds_by_kind
 from feddig.runs.progress import Progress
@@ -72,7 +72,7 @@ class Runner:
                 failures.append(f"{cell.name}: {error}")
                 log.warning("%s", failures[-1])
                 continue
-            keep(self.results, self.table.name, line)
+            self._keep(line)
             say(f"finished: {cell.name}: {_result(line)}")
         return failures
 
@@ -93,8 +93,13 @@ class Runner:
                 "versions": {"torch": torch.__version__},
                 "seconds_per_round": seconds,
             }
-            keep(self.results, self.table.name, line)
+            self._keep(line)
             say(f"timed: {cell.name}: {seconds:.2f} s a round")
+
+    def _keep(self, line: Line) -> None:
+        # several processes may run cells of one table, for example with a seed each
+        with locked(self.work / ".lock"):
+            keep(self.results, self.table.name, line)
 
     def _folder(self, cell: Cell) -> Path:
         experiment = cell.experiment
