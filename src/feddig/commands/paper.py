@@ -35,7 +35,7 @@ def paper_list(experiments: Experiments = EXPERIMENTS, results: Results = RESULT
         left, costs = remaining_seconds(table, lines)
         done = f"{len(table.cells) - len(left)} of {len(table.cells)}"
         texts = [
-            f"{device}: {seconds / 3600:.1f} h" + (f", and {unknown} cells not timed" if unknown else "")
+            f"{device}: {_spell_time(seconds)}" + (f", and {unknown} cells not timed" if unknown else "")
             for device, (seconds, unknown) in costs.items()
         ]
         cost = "\n".join(texts) or ("not known: feddig paper run NAME --time" if left else "-")
@@ -125,6 +125,10 @@ def paper_table(
         for texts in cells:
             shown.add_row(*texts)
         _print(shown)
+
+
+def _spell_time(seconds: float) -> str:
+    return f"{seconds / 3600:.1f} h" if seconds > 7200 else f"{seconds / 60:.1f} min"
 
 
 def _print(table: Table) -> None:
