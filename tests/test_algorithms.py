@@ -295,9 +295,10 @@ def test_adabest_divides_an_old_drift_by_its_age() -> None:
 
 
 def test_adabest_chooses_beta_by_the_number_of_rounds_unless_it_is_set() -> None:
-    """Forty half-lives in a run: one round each in 40 rounds, 7.5 rounds each in 300."""
-    assert AdaBest().planned(40).beta == 0.5
-    assert AdaBest().planned(300).beta == pytest.approx(0.9117, abs=1e-4)
+    """Half is left after one round in 200 rounds or fewer, after 1.5 rounds in 300, after 5 in 1,000."""
+    assert AdaBest().planned(40).beta == AdaBest().planned(200).beta == 0.5
+    assert AdaBest().planned(300).beta == pytest.approx(0.63, abs=1e-3)
+    assert AdaBest().planned(1000).beta == pytest.approx(0.8706, abs=1e-4)
     assert AdaBest(beta=0.98).planned(40) == AdaBest(beta=0.98)
     with pytest.raises(ValueError, match="planned"):
         AdaBest().aggregate(round_of(1.0, [reply_of(0, -0.2)]), AdaBest().start(torch.ones(1), 1))

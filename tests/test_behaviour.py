@@ -107,7 +107,7 @@ def test_fedprox_without_its_penalty_is_fedavg_to_the_bit(trained: Trained) -> N
     [
         {"feddyn": {"alpha": 2.0}},
         {"adabest": {"mu": 0.2}},
-        {"adabest": {"beta": 0.5}},
+        {"adabest": {"beta": 0.9}},
         {"fedprox": {"mu": 2.0}},
     ],
 )

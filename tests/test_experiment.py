@@ -656,7 +656,7 @@ def test_the_weighting_that_is_left_out_is_the_bases_own(name: str, given: list[
 
 
 def test_adabests_beta_is_settled_with_the_number_of_rounds() -> None:
-    chosen = read_experiment(None, ["algorithm.name=feddig+adabest", "training.rounds=80"]).resolved()
+    chosen = read_experiment(None, ["algorithm.name=feddig+adabest", "training.rounds=400"]).resolved()
     assert chosen.algorithm.bases == {"adabest": {"mu": 0.02, "beta": pytest.approx(0.5**0.5)}}
     given = read_experiment(None, ["algorithm.name=adabest", "algorithm.adabest.beta=0.9"]).resolved()
     assert given.algorithm.bases == {"adabest": {"beta": 0.9}}

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NEVER = -1
-HALF_LIVES = 40
-"""How many half-lives of the server momentum a run has, where beta is left out."""
+ROUNDS_FOR_A_ROUND = 200
+"""Where beta is left out: so many rounds of the run give its half-life one round, and it has at least one."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,12 @@ class AdaBest(Plain):
 
     mu: float = 0.02
     beta: float | None = None
-    """Server momentum; left out, its half-life is a fortieth of the rounds."""
+    """Server momentum; left out, it follows from the number of rounds."""
 
     def planned(self, rounds: int) -> Self:
         """Choose beta by the number of rounds, unless the user did."""
-        return self if self.beta is not None else replace(self, beta=0.5 ** (HALF_LIVES / rounds))
+        half_life = max(1.0, rounds / ROUNDS_FOR_A_ROUND)
+        return self if self.beta is not None else replace(self, beta=0.5 ** (1 / half_life))
 
     def start(self, weights: Tensor, silos: int) -> Memory:
         """Start without drift; the previous mean is the first model."""
