@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NEVER = -1
-ROUNDS_FOR_A_ROUND = 200
-"""Where beta is left out: so many rounds of the run give its half-life one round, and it has at least one."""
+HALF_LIFE = 1 / 200
+"""The half-life of the server momentum as a share of the rounds, where beta is left out; it is at least one round."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class AdaBest(Plain):
 
     def planned(self, rounds: int) -> Self:
         """Choose beta by the number of rounds, unless the user did."""
-        half_life = max(1.0, rounds / ROUNDS_FOR_A_ROUND)
+        half_life = max(1.0, HALF_LIFE * rounds)
         return self if self.beta is not None else replace(self, beta=0.5 ** (1 / half_life))
 
     def start(self, weights: Tensor, silos: int) -> Memory:
