@@ -133,7 +133,7 @@ class Runner:
             **{name: summary[name] for name in ("data", "precision", "device", "versions", "bytes")},
             "bases": folder.experiment().algorithm.bases,
             "seconds_per_round": round(summary["seconds_per_round"], 4),
-            "digest_bytes": _digest_bytes(folder, cell.experiment.data.silos),
+            "digest_bytes": _digest_bytes(folder, absence.silos),
             "measures": {name: value and round(value, 3) for name, value in measures.items()},
             "silos": _silos(absence, [row["validation_accuracy"] for row in rows]),
             "accuracy": [round(value, 2) for value in curve],
