@@ -59,7 +59,8 @@ class Runner:
                 left = self.until - time.monotonic()
                 whole = (needed or 0.0) * cell.experiment.training.rounds
                 if left <= 0 or whole > left:
-                    say(f"stopped: {cell.name} takes about {whole:.0f} s, and {max(left, 0):.0f} s are left")
+                    cost = "is not timed" if needed is None else f"takes about {whole:.0f} s"
+                    say(f"stopped: {cell.name} {cost}, and {max(left, 0):.0f} s are left")
                     break
             try:
                 line = self._run(cell)
