@@ -42,6 +42,7 @@ def main() -> None:
     parser.add_argument("--scales", default="4,16,64,256,1024")
     options = parser.parse_args()
     settings = ["data.name=idx", f"data.path={options.folder}", "algorithm.name=digests-only"]
+    settings.append("data.min_share=0")  # the runs that are written down drew their silos without it
     settings.append(f"training.rounds={options.rounds}")
     rows = []
     for largest in map(float, options.scales.split(",")):

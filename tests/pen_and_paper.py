@@ -97,7 +97,7 @@ def paper_moderator(
     weight: float = 0.0,
     training: TrainingSettings = HALF_WAY,
     settings: ModeratorSettings | None = None,
-    weighting: str = "equal",
+    weighting: str | None = "equal",
     digests: Sequence[Digest] = (),
     prior_correction: bool = False,
 ) -> Moderator:

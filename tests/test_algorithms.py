@@ -39,7 +39,7 @@ def stream(seed: int) -> torch.Generator:
 
 def ready(name: str) -> Algorithm:
     """Build a base algorithm with its default settings."""
-    return BASES[name]().prepared(steps=5, lr=0.1, momentum=0.9)
+    return BASES[name]().planned(300).prepared(steps=5, lr=0.1, momentum=0.9)
 
 
 # --- FedAvg
@@ -277,7 +277,7 @@ def test_adabest_steps_on_by_its_drift() -> None:
 
 
 def test_adabest_takes_a_silos_first_drift_as_it_is() -> None:
-    algorithm = AdaBest()
+    algorithm = AdaBest(beta=0.98)
     before = algorithm.start(torch.ones(1), 2)
     _, memory = algorithm.aggregate(round_of(1.0, [reply_of(0, -0.4)], number=7), before)
     assert numbers(memory, "drift") == pytest.approx([0.4, 0])
@@ -286,12 +286,22 @@ def test_adabest_takes_a_silos_first_drift_as_it_is() -> None:
 
 def test_adabest_divides_an_old_drift_by_its_age() -> None:
     """h_i .3, two rounds old; the new g_i is .4: .3 / 2 + .4."""
-    algorithm = AdaBest()
+    algorithm = AdaBest(beta=0.98)
     old = {"drift": torch.tensor([0.3]), "last": torch.tensor(5)}
     before = Memory({"mean": torch.ones(1)}, (old, old))
     _, memory = algorithm.aggregate(round_of(1.0, [reply_of(0, -0.4)], number=7), before)
     assert numbers(memory, "drift") == pytest.approx([0.55, 0.3])
     assert numbers(memory, "last") == [7, 5]
+
+
+def test_adabest_chooses_beta_by_the_number_of_rounds_unless_it_is_set() -> None:
+    """Half is left after one round in 200 rounds or fewer, after 1.5 rounds in 300, after 5 in 1,000."""
+    assert AdaBest().planned(40).beta == AdaBest().planned(200).beta == 0.5
+    assert AdaBest().planned(300).beta == pytest.approx(0.63, abs=1e-3)
+    assert AdaBest().planned(1000).beta == pytest.approx(0.8706, abs=1e-4)
+    assert AdaBest(beta=0.98).planned(40) == AdaBest(beta=0.98)
+    with pytest.raises(ValueError, match="planned"):
+        AdaBest().aggregate(round_of(1.0, [reply_of(0, -0.2)]), AdaBest().start(torch.ones(1), 1))
 
 
 def test_adabest_weighs_the_mean_by_importance() -> None:
@@ -496,7 +506,7 @@ def test_what_is_remembered_of_an_absent_silo_stays(name: str) -> None:
 def test_every_base_goes_under_feddig(name: str) -> None:
     """Three rounds over a recall model and joint updates, with two steps of momentum."""
     training = replace(HALF_WAY, lr=0.05, momentum=0.5, local_epochs=2)
-    algorithm = BASES[name]().prepared(steps=2, lr=0.05, momentum=0.5)
+    algorithm = BASES[name]().planned(300).prepared(steps=2, lr=0.05, momentum=0.5)
     moderator = paper_moderator(algorithm, training=training, digests=[digest_of(1, 2.0, 3.0)])
     for number, updates in enumerate([{0: 0.2, 1: -0.1}, {0: 0.1}, {}]):
         play(moderator, number, updates)

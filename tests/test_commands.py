@@ -64,11 +64,8 @@ PAPER = (
 )
 ATTACKS = "--quick --digests-at-most 12 --pool 100 --canaries 20"
 FEWER = {
-    "feddig compare experiments/paper.toml --set data.name=cifar100": PAPER,  # with its own networks
-    "feddig compare experiments/paper.toml --set data.name=emnist-byclass --data-dir FOLDER --set data.silos=64": (
-        f"{PAPER} --set data.limit=2400 --set data.skew=1.0 --set model.classifier=small"
-    ),
     "feddig compare experiments/paper.toml": f"{PAPER} --set model.classifier=small",
+    "feddig paper run": "--seeds 0 --limit-minutes 0.02",
     "feddig run": f"{SMALL} --set training.rounds=2",
     "feddig compare": f"{SMALL} --set training.rounds=2 --seeds 0",
     "feddig digest make": "--set digest.samples_per_digest=4",
@@ -85,7 +82,8 @@ FEWER = {
 """Options that are added to a command so that it takes seconds."""
 
 TRAINS = (
-    "feddig run", "feddig compare", "feddig advise", "feddig audit", "feddig encoder make", "python examples/",
+    "feddig run", "feddig compare", "feddig paper run", "feddig advise", "feddig audit", "feddig encoder make",
+    "python examples/",
 )  # fmt: skip
 """Prefixes of commands that take long; of the pages that show them, `make test` runs only README."""
 

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from feddig.errors import FedDigError
+from feddig.errors import FedDigError, SettingError
 from feddig.experiment.toml import experiment_from_table
 from feddig.federation.contract import (
     DIGEST_LIMIT,
     UPDATE_LIMIT,
     Contract,
     Member,
+    check_possible,
     read_contract,
     with_silos,
     with_silos_own_data,
@@ -161,6 +162,15 @@ def test_a_run_goes_on_when_the_settings_of_a_simulation_are_taken_out_of_its_co
         == "77fad180015d098fb31debe895d25f3fdc806cc790f0740f9c7427e33eeaf26c"
     )
     assert a_contract_for_real_data(name="x").lasting_hash != contract.lasting_hash
+
+
+def test_what_follows_from_the_rounds_may_be_left_out_of_a_contract_and_what_follows_from_data_may_not() -> (
+    None
+):
+    for name in ("feddig+adabest", "feddig+fednova"):
+        check_possible(experiment_from_table({"algorithm": {"name": name}}))
+    with pytest.raises(SettingError, match=r"algorithm\.feddyn\.alpha: must be in the contract"):
+        check_possible(experiment_from_table({"algorithm": {"name": "feddyn"}}))
 
 
 def test_a_contract_for_real_data_simulates_no_absence(tmp_path: Path) -> None:

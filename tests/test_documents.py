@@ -18,15 +18,29 @@ from feddig.experiment.toml import keys, read_experiment
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_page_of_settings_agrees_with_the_settings() -> None:
-    path = ROOT / "tools" / "document_settings.py"
-    spec = importlib.util.spec_from_file_location("document_settings", path)
+def load_tool(name: str) -> Any:
+    """Load a script of tools/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
+    return tool
+
+
+def test_the_page_of_settings_agrees_with_the_settings() -> None:
+    tool = load_tool("document_settings")
     found = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
     assert found == tool.page(), "run tools/document_settings.py"
+
+
+def test_the_tables_of_the_reproduction_agree_with_the_result_files() -> None:
+    tool = load_tool("document_paper")
+    found = (ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8")
+    assert found == tool.page(found), "run tools/document_paper.py"
+    named = re.findall(r"^<!-- ([\w-]+) -->$", found, flags=re.MULTILINE)
+    tables = [path.stem for path in (ROOT / "experiments" / "paper").glob("*.toml")]
+    assert sorted(name for name in named if name != "end") == sorted(tables)
 
 
 def test_every_key_in_our_experiment_files_exists() -> None:

@@ -13,6 +13,7 @@ from feddig.core.algorithms import AdaBest, FedAvg, FedDyn, FedProx
 from feddig.errors import FileFormatError, SettingError
 from feddig.experiment.toml import experiment_from_table, keys
 from feddig.files import write_atomically
+from feddig.settings import DataSettings
 
 PAPER_FILE = Path(__file__).parent.parent / "experiments" / "paper.toml"
 
@@ -46,6 +47,7 @@ EVERY_KEY: dict[str, Any] = {
     "data.skew": 0.5,
     "data.split": [0.6, 0.2, 0.2],
     "data.min_samples": 8,
+    "data.min_share": 0.1,
     "data.seed": 1,
     "absence.scenario": "file",
     "absence.order": "size",
@@ -138,16 +140,16 @@ def test_an_empty_file_is_the_paper(tmp_path: Path) -> None:
     assert (privacy.delta, privacy.label_epsilon) == (0.0, None)
     assert (privacy.budget_epsilon, privacy.budget_delta) == (None, None)
     assert (digest.samples_per_digest, digest.mixing, digest.weights) == (4, "random", ())
-    assert (experiment.algorithm.name, experiment.algorithm.weighting) == ("feddig", "equal")
+    assert (experiment.algorithm.name, experiment.algorithm.weighting) == ("feddig", None)
     assert experiment.model.classifier == "size-matched"
     assert (experiment.moderator.joint_epochs, experiment.moderator.joint_steps) == (1, 0)
     assert experiment.moderator.noise_aware
     assert experiment.absence.scenario == "sequential"
 
 
-@pytest.mark.skipif(not PAPER_FILE.exists(), reason="experiments/paper.toml is not written yet")
-def test_the_papers_file_says_what_the_defaults_are() -> None:
-    assert read_experiment(PAPER_FILE).resolved() == Experiment().resolved()
+def test_the_papers_file_says_what_the_defaults_are_apart_from_the_smallest_silo() -> None:
+    default = Experiment(data=DataSettings(min_share=0.1))
+    assert read_experiment(PAPER_FILE).resolved() == default.resolved()
 
 
 def test_the_demo_comes_with_the_package() -> None:
@@ -642,6 +644,28 @@ def test_a_base_gets_its_own_settings() -> None:
     assert base("algorithm.name=feddig+fedprox", "algorithm.feddyn.alpha=0.25") == FedProx(mu=0.01)
     assert base("algorithm.name=fedprox-large", "algorithm.fedprox.mu=3") == FedProx(mu=3.0)
     assert base("algorithm.name=adabest", "algorithm.adabest.beta=0.5") == AdaBest(mu=0.02, beta=0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "weighting"),
+    [
+        ("fednova", [], "samples"),
+        ("feddig+fednova", [], "samples"),
+        ("feddig+fednova", ["algorithm.weighting=equal"], "equal"),
+        ("feddig", [], "equal"),
+        ("fedavg", ["algorithm.weighting=samples"], "samples"),
+    ],
+)
+def test_the_weighting_that_is_left_out_is_the_bases_own(name: str, given: list[str], weighting: str) -> None:
+    experiment = read_experiment(None, [f"algorithm.name={name}", *given])
+    assert experiment.resolved().algorithm.weighting == weighting
+
+
+def test_adabests_beta_is_settled_with_the_number_of_rounds() -> None:
+    chosen = read_experiment(None, ["algorithm.name=feddig+adabest", "training.rounds=400"]).resolved()
+    assert chosen.algorithm.bases == {"adabest": {"mu": 0.02, "beta": pytest.approx(0.5**0.5)}}
+    given = read_experiment(None, ["algorithm.name=adabest", "algorithm.adabest.beta=0.9"]).resolved()
+    assert given.algorithm.bases == {"adabest": {"beta": 0.9}}
 
 
 def test_a_base_section_in_a_file(tmp_path: Path) -> None:

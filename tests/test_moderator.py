@@ -22,7 +22,7 @@ BY_ONES = replace(HALF_WAY, batch=1, lr=0.01)
 
 
 def ready(name: str) -> Algorithm:
-    return BASES[name]().prepared(steps=5, lr=0.1, momentum=0.9)
+    return BASES[name]().planned(300).prepared(steps=5, lr=0.1, momentum=0.9)
 
 
 def snapshot(moderator: Moderator) -> dict[str, Tensor]:
@@ -123,6 +123,36 @@ def test_silos_weigh_the_same_or_by_their_samples(weighting: str, expected: floa
     assert moderator.weights.tolist() == pytest.approx([expected])
 
 
+@pytest.mark.parametrize(("weighting", "expected"), [(None, -0.3671875), ("equal", -0.50625)])
+def test_fednova_weighs_by_samples_unless_it_is_told_otherwise(
+    weighting: str | None, expected: float
+) -> None:
+    """p = 3/4, 1/4; a = 2.5, 4.25: tau_eff = 2.9375, and sum p D / a = 3/4 * -.1 + 1/4 * -.2 = -.125."""
+    training = replace(HALF_WAY, momentum=0.5)
+    moderator = paper_moderator(FedNova(), training=training, weighting=weighting)
+    replies = [reply_of(0, -0.25, samples=30, steps=2), reply_of(1, -0.85, samples=10, steps=3)]
+    moderator.aggregate(0, replies)
+    assert moderator.weights.tolist() == pytest.approx([expected])
+
+
+def test_a_model_that_adabest_lets_grow_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    """From 1 the mean moves to 2.5, and beta .5 takes it to 3.25, more than three times the first norm."""
+    moderator = paper_moderator(AdaBest(beta=0.5), weight=1.0)
+    for number in range(2):
+        moderator.aggregate(number, [reply_of(0, 1.5), reply_of(1, 1.5)])
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line == (
+        "round 1: the model's norm is 3.25, more than 3 times its first 1; lower algorithm.adabest.beta (now 0.5)"
+    )
+
+
+def test_a_model_that_grows_under_another_algorithm_is_not_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    paper_moderator(weight=1.0).aggregate(0, [reply_of(0, 9.0)])
+    assert caplog.records == []
+
+
 def test_a_silo_that_left_keeps_its_sample_weight_for_its_dual() -> None:
     """FedDyn averages the duals of all silos: silo 1 is absent, but its 10 samples still count beside 30."""
     moderator = paper_moderator(FedDyn(alpha=0.1), silos=3, weighting="samples")
@@ -159,7 +189,7 @@ def test_the_local_momentum_reaches_the_algorithm() -> None:
 
 
 def test_the_number_of_the_round_reaches_the_algorithm() -> None:
-    moderator = paper_moderator(AdaBest())
+    moderator = paper_moderator(AdaBest(beta=0.98))
     moderator.aggregate(41, [reply_of(1, 0.5)])
     assert numbers(moderator.memory, "last") == [-1, 41]
 
@@ -346,7 +376,7 @@ def test_the_joint_update_leaves_what_the_algorithm_remembers_alone() -> None:
 # --- the mirror of the silos' states
 
 
-@pytest.mark.parametrize(("algorithm", "sign"), [(FedDyn(alpha=0.1), 1), (AdaBest(mu=0.1), -1)])
+@pytest.mark.parametrize(("algorithm", "sign"), [(FedDyn(alpha=0.1), 1), (AdaBest(mu=0.1, beta=0.98), -1)])
 def test_a_silo_that_returns_is_sent_the_state_that_its_recall_model_continued(
     algorithm: Algorithm, sign: int
 ) -> None:
@@ -380,7 +410,7 @@ DIGESTS = (digest_of(0, 0.5, 1.0, 1.5), digest_of(1, 2.0, 2.5), digest_of(2, 3.0
 
 def moderator_for_rounds(name: str, weight: float) -> Moderator:
     return paper_moderator(
-        BASES[name]().prepared(steps=2, lr=0.02, momentum=0.5),
+        BASES[name]().planned(300).prepared(steps=2, lr=0.02, momentum=0.5),
         silos=3,
         weight=weight,
         weighting="samples",
@@ -410,7 +440,7 @@ def test_the_state_names_all_that_the_next_round_depends_on() -> None:
     common = {"weights", "samples", "guidance"}
     assert paper_moderator().state().keys() == common
     assert paper_moderator(FedDyn(alpha=0.1)).state().keys() == common | {"silo.0.dual", "silo.1.dual"}
-    assert paper_moderator(AdaBest()).state().keys() == common | {
+    assert paper_moderator(AdaBest(beta=0.98)).state().keys() == common | {
         "shared.mean", "silo.0.drift", "silo.0.last", "silo.1.drift", "silo.1.last",
     }  # fmt: skip
 

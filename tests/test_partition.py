@@ -288,6 +288,31 @@ def test_the_error_tells_the_best_that_was_reached() -> None:
         draw_partition(even_labels(10, 20), silos=5, skew=0.5, min_samples=best + 1)
 
 
+def test_no_silo_holds_less_than_its_smallest_share() -> None:
+    """A tenth of 500 samples is 50; of this seed the first draw falls short, and the next is kept."""
+    labels = even_labels(10, 50)
+    smallest = [
+        min(len(share) for share in draw_partition(labels, silos=4, min_samples=1, seed=seed).shares)
+        for seed in range(20)
+    ]
+    seed = next(seed for seed, size in enumerate(smallest) if size < 50)
+    drawn = draw_partition(labels, silos=4, min_samples=1, min_share=0.1, seed=seed)
+    assert min(len(share) for share in drawn.shares) >= 50
+    assert drawn.redraws > 0
+    good = next(seed for seed, size in enumerate(smallest) if size >= 50)
+    kept = draw_partition(labels, silos=4, min_samples=1, min_share=0.1, seed=good)
+    assert kept.to_csv() == draw_partition(labels, silos=4, min_samples=1, seed=good).to_csv()
+
+
+def test_a_smallest_share_that_is_out_of_reach_is_refused_by_its_name() -> None:
+    with pytest.raises(DataError, match=r"4 silos at most 25 each, not 30; .*smaller data\.min_share"):
+        draw_partition(even_labels(10, 10), silos=4, min_samples=1, min_share=0.3)
+    with pytest.raises(DataError, match=r"not 25; .*smaller data\.min_share"):
+        draw_partition(even_labels(2, 50), silos=4, skew=1e-9, min_samples=1, min_share=0.25)
+    with pytest.raises(SettingError, match=r"data\.min_share: 1\.5 is no share"):
+        draw_partition(even_labels(2, 50), silos=4, min_share=1.5)
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_more_silos_than_samples_is_refused_at_once(method: str, caplog: pytest.LogCaptureFixture) -> None:
     with (

@@ -24,6 +24,7 @@ from feddig.commands.federation import federation_app
 from feddig.commands.figures import figures_command
 from feddig.commands.ledger import ledger_app
 from feddig.commands.options import INTERRUPTED
+from feddig.commands.paper import paper_app
 from feddig.commands.predict import predict_command
 from feddig.commands.privacy import privacy_command
 from feddig.commands.report import report_command
@@ -58,6 +59,7 @@ app.command("privacy")(privacy_command)
 app.command("report")(report_command)
 app.command("watch")(watch_command)
 app.command("figures")(figures_command)
+app.add_typer(paper_app, name="paper")
 app.command("audit")(audit_command)
 app.command("advise")(advise_command)
 

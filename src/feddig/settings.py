@@ -71,6 +71,9 @@ class DataSettings:
         (0.8, 0.1, 0.1), "a silo's training, validation and test share", least=0
     )
     min_samples: int = setting(64, "redraw until each silo has this many samples", least=1)
+    min_share: float = setting(
+        0.0, "redraw until each silo has this share of all samples; 0: any", least=0, most=1
+    )
     seed: int | None = setting(None, "seed of the partition; left out: from the top-level seed", least=0)
 
 
@@ -102,7 +105,11 @@ class AlgorithmSettings:
     """[algorithm]: how the silos' updates become one model; [algorithm.BASE] holds a base's own keys."""
 
     name: str = setting("feddig", "algorithm, as feddig+fednova, fedavg-large, frozen, centralised")
-    weighting: str = setting("equal", "a silo's weight: 1/n, or by samples", choices=("equal", "samples"))
+    weighting: str | None = setting(
+        None,
+        "a silo's weight: 1/n, or by samples; left out: samples where FedNova is the base, else equal",
+        choices=("equal", "samples"),
+    )
     prior_correction: bool | None = setting(
         None,
         "correct the loss of silos and recall models for their class shares; left out: only in feddig-plus",

@@ -1,5 +1,6 @@
 """The moderator: it holds digests, trains on them, and aggregates updates into the model."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -21,6 +22,11 @@ from feddig.digest.digest import Digest, check_digest
 from feddig.errors import DivergenceError, FileFormatError
 from feddig.models.flat import FlatNetwork
 from feddig.settings import ModeratorSettings, TrainingSettings
+
+log = logging.getLogger("feddig")
+
+GROWTH = 3.0
+"""A model whose norm grows by more than this factor is warned of, where its algorithm has advice."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +58,13 @@ class Moderator:
         expert: FlatNetwork | None = None,
         training: TrainingSettings,
         settings: ModeratorSettings,
-        weighting: str,
+        weighting: str | None,
         seed: int,
         prior_correction: bool = False,
     ) -> None:
         self.silos, self.algorithm, self.guidance_producer = silos, algorithm, guidance_producer
         self.weights = workers.first.network.weights()
+        self._first_norm, self._has_grown = self.parameter_norm(), False
         self.memory = algorithm.start(self.weights, silos)
         self.samples = [0] * silos
         """How many samples each silo last trained on; 0 before it joins."""
@@ -73,7 +80,7 @@ class Moderator:
         self._workers, self._training, self._settings = workers, training, settings
         self._to_recall: DigestSource | None = None
         self._to_train_on: DigestSource | None = None
-        self._weighting, self._seed = weighting, seed
+        self._weighting, self._seed = weighting or algorithm.weighting, seed
 
     def push(self, round: int) -> list[Request]:
         """Return a request to every silo; a silo that does not reply is absent."""
@@ -184,7 +191,22 @@ class Moderator:
                 f"round {round + 1}: the aggregated weights are not finite; lower training.lr or the algorithm's "
                 "strength"
             )
+        self._warn_of_growth(round)
         self._votes.follow(replies, self.weights)
+
+    def _warn_of_growth(self, round: int) -> None:
+        """Warn once if the model has grown so much that its base algorithm is the likely cause."""
+        advice = self.algorithm.advice_on_growth()
+        if advice is None or self._has_grown:
+            return
+        norm = self.parameter_norm()
+        if norm <= GROWTH * self._first_norm:
+            return
+        self._has_grown = True
+        log.warning(
+            "round %d: the model's norm is %.3g, more than %g times its first %.3g; %s",
+            round + 1, norm, GROWTH, self._first_norm, advice,
+        )  # fmt: skip
 
     def _with_vote(self, stand_in: Reply, vote: Reply | None) -> Reply:
         """Mix a recall model's update with its silo's vote."""

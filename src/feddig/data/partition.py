@@ -83,31 +83,34 @@ def draw_partition(
     skew: float = 0.1,
     split: tuple[float, float, float] = (0.8, 0.1, 0.1),
     min_samples: int = 64,
+    min_share: float = 0.0,
     seed: int = 0,
 ) -> Partition:
     """Distribute samples by their labels, and split each silo's into training, validation and test samples.
 
     "dirichlet" draws each class's proportions from Dirichlet(skew, ..., skew) (the paper's mu), "iid" distributes
     evenly, and "shards" gives each silo two runs of the samples sorted by label, as in the paper on FedAvg. A draw that
-    gives a silo fewer than min_samples is repeated with the next stream of the seed.
+    gives a silo fewer than min_samples, or less than min_share of all, is repeated with the next stream of the seed.
     """
-    _check_settings(silos, method, skew, split, min_samples)
+    _check_settings(silos, method, skew, split, min_samples, min_share)
     if silos > len(labels):
         raise DataError(
             f"partition: {len(labels)} samples are too few for {silos} silos; "
             "use fewer data.silos or more images"
         )
-    if min_samples > len(labels) // silos:
+    least = max(min_samples, math.ceil(min_share * len(labels) - 1e-9))
+    limit = "data.min_samples" if least == min_samples else "data.min_share"
+    if least > len(labels) // silos:
         raise DataError(
             f"partition: {len(labels)} samples give {silos} silos at most {len(labels) // silos} each, "
-            f"not {min_samples}; use fewer data.silos or a smaller data.min_samples"
+            f"not {least}; use fewer data.silos or a smaller {limit}"
         )
     best = 0
     for attempt in range(MOST_REDRAWS + 1):
         stream = numpy_stream(seed, "partition", attempt)
         parts = _METHODS[method](labels, silos, skew, stream)
         smallest = min(len(samples) for samples in parts)
-        if smallest >= min_samples:
+        if smallest >= least:
             return Partition(tuple(_split(samples, split, stream) for samples in parts), redraws=attempt)
         best = max(best, smallest)
         if attempt < MOST_REDRAWS:
@@ -116,16 +119,21 @@ def draw_partition(
                 attempt + 1,
                 MOST_REDRAWS,
                 smallest,
-                min_samples,
+                least,
             )
     raise DataError(
         f"partition: after {MOST_REDRAWS} redraws the smallest silo had {best} samples at best, "
-        f"not {min_samples}; use fewer data.silos, a larger data.skew or a smaller data.min_samples"
+        f"not {least}; use fewer data.silos, a larger data.skew or a smaller {limit}"
     )
 
 
 def _check_settings(
-    silos: int, method: str, skew: float, split: tuple[float, float, float], min_samples: int
+    silos: int,
+    method: str,
+    skew: float,
+    split: tuple[float, float, float],
+    min_samples: int,
+    min_share: float,
 ) -> None:
     if silos < 1:
         raise SettingError(f"data.silos: {silos} silos; use at least 1")
@@ -147,6 +155,8 @@ def _check_settings(
         raise SettingError(
             f"data.min_samples: {min_samples}; use at least 1, because every silo needs a sample"
         )
+    if not 0 <= min_share <= 1:
+        raise SettingError(f"data.min_share: {min_share} is no share; use 0 to 1, for example 0.1")
 
 
 def _partition_dirichlet(

@@ -1,5 +1,6 @@
 """One experiment: everything that decides a run's numbers, one field per section of the TOML file."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
@@ -54,6 +55,14 @@ class Experiment:
         """Build the base algorithm with its own settings."""
         base = self.recipe.base
         return BASES[base](**self.algorithm.bases.get(base, {}))
+
+    def _bases_for_rounds(self) -> Mapping[str, Mapping[str, float]]:
+        """Return the settings of the bases, with those filled in that follow from the number of rounds."""
+        before = self.base_algorithm()
+        after = before.planned(self.training.rounds)
+        if after == before:
+            return self.algorithm.bases
+        return {**self.algorithm.bases, self.recipe.base: algorithm_settings(after)}
 
     @property
     def promises_privacy(self) -> bool:
@@ -143,7 +152,10 @@ class Experiment:
             ),
             digest=replace(whole.digest, seed=_given(self.digest.seed, self.seed)),
             algorithm=replace(
-                whole.algorithm, prior_correction=_given(self.algorithm.prior_correction, plus)
+                whole.algorithm,
+                prior_correction=_given(self.algorithm.prior_correction, plus),
+                weighting=self.algorithm.weighting or BASES[self.recipe.base].weighting,
+                bases=self._bases_for_rounds(),
             ),
             moderator=replace(
                 whole.moderator,
@@ -152,6 +164,11 @@ class Experiment:
                 votes=_given(self.moderator.votes, float(plus)),
             ),
         )
+
+
+def algorithm_settings(algorithm: Algorithm) -> dict[str, float]:
+    """Return the settings of an algorithm that are not left open."""
+    return {name: value for name, value in vars(algorithm).items() if value is not None}
 
 
 def _given(value: Value | None, otherwise: Value) -> Value:

@@ -25,7 +25,7 @@ from feddig.data.natural import (
 )
 from feddig.data.partition import Partition, draw_partition
 from feddig.errors import DataError, SettingError
-from feddig.experiment.experiment import Experiment
+from feddig.experiment.experiment import Experiment, algorithm_settings
 from feddig.models.classifier import SIZES, build_classifier
 from feddig.models.committee import ImageClassifier, build_expert
 from feddig.models.custom import check_networks
@@ -289,6 +289,7 @@ def _draw(data: DataSettings, dataset: Dataset, split: tuple[float, float, float
         skew=data.skew,
         split=split,
         min_samples=data.min_samples,
+        min_share=data.min_share,
         seed=data.seed or 0,
     )
 
@@ -320,7 +321,7 @@ def _prepared(experiment: Experiment, rows: list[np.ndarray]) -> Experiment:
     prepared = experiment.base_algorithm().prepared(
         steps=sum(steps) / len(steps), lr=training.lr, momentum=training.momentum
     )
-    settings = {name: value for name, value in vars(prepared).items() if value is not None}
+    settings = algorithm_settings(prepared)
     if not settings:
         return experiment
     bases = {**experiment.algorithm.bases, base: settings}

@@ -313,6 +313,7 @@ class Contract:
         text = lasting.text.replace("\nrecall_epochs", "\nrecall = true\nrecall_epochs")
         text = text.replace("\njoint_epochs", "\njoint = true\njoint_epochs")
         text = text.replace('\nunit = "record"', "").replace("\ngroup_limit = 1\n", "\n")
+        text = text.replace("\nmin_share = 0.0\n", "\n")
         # the sentence on top may be worded in another way tomorrow
         text = text.partition("\n\n")[2]
         if not self.experiment.recipe.expert:
@@ -474,7 +475,7 @@ def check_possible(experiment: Experiment) -> None:
     recipe = experiment.recipe
     if recipe.centralised or recipe.frozen:
         raise SettingError(f"algorithm.name: {recipe.name} is a control for simulations; choose another")
-    for name, value in vars(experiment.base_algorithm()).items():
+    for name, value in vars(experiment.resolved().base_algorithm()).items():
         if value is None:
             raise SettingError(
                 f"algorithm.{recipe.base}.{name}: must be in the contract, because it follows from how many steps "

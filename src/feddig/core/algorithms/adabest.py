@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
 from feddig.core.algorithms.base import Correction, Memory, Plain, Round, weighted_sum
 from feddig.core.messages import State
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 NEVER = -1
+HALF_LIFE = 1 / 200
+"""The half-life of the server momentum as a share of the rounds, where beta is left out; it is at least one round."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +21,13 @@ class AdaBest(Plain):
     """Local gradient - mu h_i; h_i = h_i / age + (w - w_i); w = mean w_i - beta (previous mean - mean)."""
 
     mu: float = 0.02
-    beta: float = 0.98
+    beta: float | None = None
+    """Server momentum; left out, it follows from the number of rounds."""
+
+    def planned(self, rounds: int) -> Self:
+        """Choose beta by the number of rounds, unless the user did."""
+        half_life = max(1.0, HALF_LIFE * rounds)
+        return self if self.beta is not None else replace(self, beta=0.5 ** (1 / half_life))
 
     def start(self, weights: Tensor, silos: int) -> Memory:
         """Start without drift; the previous mean is the first model."""
@@ -38,9 +46,15 @@ class AdaBest(Plain):
             drift = -reply.update if last == NEVER else old / (round.number - last) - reply.update
             silos[reply.silo] = {"drift": drift, "last": _number(round.number)}
         mean = round.weights + weighted_sum(round.shares(), [reply.update for reply in round.replies])
+        if self.beta is None:
+            raise ValueError("AdaBest.beta is not set; call planned() first")
         # when fewer silos reply the mean jumps, and this difference contains the jump: a property of AdaBest
         weights = mean - self.beta * (memory.shared["mean"] - mean)
         return weights, Memory({"mean": mean}, tuple(silos))
+
+    def advice_on_growth(self) -> str:
+        """Name the setting that lets the model grow."""
+        return f"lower algorithm.adabest.beta (now {self.beta:.3g})"
 
 
 def _number(value: int) -> Tensor:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 from feddig.core.messages import Reply, State
 
@@ -57,6 +57,13 @@ class Round:
 class Algorithm(Protocol):
     """Everything that differs between federated algorithms."""
 
+    weighting: ClassVar[str]
+    """How silos weigh unless the experiment says so: "equal" or "samples"."""
+
+    def planned(self, rounds: int) -> Self:
+        """Fill in settings that follow from the number of rounds."""
+        ...
+
     def prepared(self, *, steps: float, lr: float, momentum: float) -> Self:
         """Fill in settings that follow from the training: mean local steps K, eta and rho."""
         ...
@@ -73,9 +80,19 @@ class Algorithm(Protocol):
         """Turn a round's replies into the next weights and the next memory."""
         ...
 
+    def advice_on_growth(self) -> str | None:
+        """Say what to change when the model's norm grows a lot; None if that is no sign of trouble."""
+        ...
+
 
 class Plain:
-    """Defaults that most algorithms keep: no state, no correction, nothing to prepare."""
+    """Defaults that most algorithms keep: equal weights, no state, no correction, nothing to prepare."""
+
+    weighting: ClassVar[str] = "equal"
+
+    def planned(self, rounds: int) -> Self:
+        """Keep the settings as they are."""
+        return self
 
     def prepared(self, *, steps: float, lr: float, momentum: float) -> Self:
         """Keep the settings as they are."""
@@ -87,6 +104,10 @@ class Plain:
 
     def correction(self, weights: Tensor, state: State) -> Correction | None:
         """Leave the local gradients alone."""
+        return None
+
+    def advice_on_growth(self) -> str | None:
+        """Say nothing."""
         return None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from feddig.core.algorithms.base import Memory, Plain, Round, weighted_sum
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class FedNova(Plain):
     """w += tau_eff sum_i p_i D_i / a_i, where a_i counts steps as momentum weighs them."""
+
+    # FedNova is defined with p_i = n_i / n; with equal weights a silo of few steps is scaled up without bound
+    weighting: ClassVar[str] = "samples"
 
     def aggregate(self, round: Round, memory: Memory) -> tuple[Tensor, Memory]:
         """Average the updates per effective step, then take the mean number of effective steps."""

@@ -1,0 +1,1 @@
+"""The runs behind the paper's tables and figures, and ours beside the paper's numbers."""
