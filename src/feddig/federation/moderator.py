@@ -222,7 +222,9 @@ class _Moderating:
     def _note(self, state: str, missing: Sequence[int] = ()) -> None:
         here = self._engine.here(min(self._round, self._setup.experiment.training.rounds - 1))
         digests = {**self._setup.moderator.digests, **self._engine.arrived}
-        self._status.note(state, rows=self._rows, here=here, digests=digests, missing=missing)
+        self._status.note(
+            state, rows=self._rows, here=here, broken=self._engine.broken, digests=digests, missing=missing
+        )
 
     def _announce(self) -> None:
         """Log which federation runs, and on what."""

@@ -21,7 +21,7 @@ from feddig.files import FORMAT_VERSION, check_version, write_atomically
 if TYPE_CHECKING:
     from feddig.digest.digest import Digest
 
-FINISHED = "finished"
+FINISHED, BROKEN = "finished", "broken"
 KEYS = ("federation", "pid", "state", "round", "rounds", "accuracy", "accuracy_of", "updated", "silos")
 APP = "flwr-serverapp"
 
@@ -62,7 +62,9 @@ class Status:
             # a silo may have come, or come back, since the last round
             did = "away" if did == "here" and self.rounds_done and "replied" in silo else did
             groups.setdefault(did, []).append(silo["name"])
-        order = ("here", "replied", "recalled", "away", "never seen")
+            if did != silo["state"] == BROKEN:
+                groups.setdefault(BROKEN, []).append(silo["name"])
+        order = ("here", "replied", "recalled", BROKEN, "away", "never seen")
         return "  ".join(f"{did}: {', '.join(groups[did])}" for did in order if did in groups)
 
     @property
@@ -146,6 +148,7 @@ class StatusFile:
         self._path, self._contract = path, contract
         self._rows: Sequence[Mapping[str, Any]] = ()
         self._state, self._here, self._held = "waiting", set[int](), dict[int, str]()
+        self._broken: Collection[int] = ()
         self._missing: Sequence[int] = ()
 
     def note(
@@ -154,11 +157,12 @@ class StatusFile:
         *,
         rows: Sequence[Mapping[str, Any]] | None = None,
         here: Collection[int] | None = None,
+        broken: Collection[int] = (),
         digests: Mapping[int, Digest] | None = None,
         missing: Sequence[int] = (),
     ) -> None:
         """Write a new state, with the silos that it waits for and what else has changed."""
-        self._state, self._missing = state, missing
+        self._state, self._missing, self._broken = state, missing, broken
         if rows is not None:
             self._rows = rows
         if here is not None:
@@ -199,6 +203,8 @@ class StatusFile:
         }
 
     def _presence(self, silo: int) -> dict[str, Any]:
+        if silo in self._broken:
+            return {"state": BROKEN, "away_since_round": None}
         if silo in self._here:
             return {"state": "here", "away_since_round": None}
         took_part = [row["round"] for row in self._rows if silo in row["present"]]

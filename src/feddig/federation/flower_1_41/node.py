@@ -20,13 +20,13 @@ from typing import Any
 import httpx
 from flwr.app import Context, Error, Message, RecordDict
 
-from feddig.errors import FedDigError
+from feddig.errors import DataError, FedDigError
 from feddig.federation.certificates import read_key
 from feddig.federation.check import check_clock, check_silo
 from feddig.federation.client_app import app
 from feddig.federation.contract import read_contract
 from feddig.federation.flower_1_41 import names
-from feddig.federation.flower_1_41.names import NODE, start_checked
+from feddig.federation.flower_1_41.names import CANNOT_ANSWER, NODE, start_checked
 from feddig.federation.folders import SiloFolder
 from feddig.federation.processes.network import await_moderator
 
@@ -34,7 +34,7 @@ REFUSED = 3
 """The exit code of a node that the moderator does not take."""
 POLL_SECONDS, PULL_SECONDS = 0.2, 0.05
 """How often it asks for a message, and for a part of one that the moderator has not handed over yet."""
-NOT_ANSWERED = Error(2, "it could not answer; its own log says why")
+NOT_ANSWERED = Error(CANNOT_ANSWER, "it could not answer; its own log says why")
 """What the moderator hears of an error: the rest may tell of data and paths."""
 
 log = logging.getLogger("feddig")
@@ -66,8 +66,12 @@ def _connect_again(*_: object) -> None:
 
 def run_node(folder: SiloFolder) -> None:
     """Load the silo's data, connect to the moderator, and answer messages until this process is ended."""
-    for line in check_silo(folder):
-        log.info("%s", line)
+    try:
+        for line in check_silo(folder):
+            log.info("%s", line)
+    except DataError as error:
+        # connected all the same, so that the moderator hears of it; the data is loaded again when the silo is asked
+        log.error("%s; until that is mended this silo takes no part", error)
     contract, key = read_contract(folder.contract), read_key(folder.key)
     trusted, keys = folder.ca.read_bytes(), (key, key.public_key())
     while True:
