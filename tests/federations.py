@@ -22,6 +22,7 @@ from feddig.experiment.setup import lay_out
 from feddig.federation.certificates import write_silo_key
 from feddig.federation.contract import Contract, Member, write_contract
 from feddig.federation.folders import FederationFolder
+from feddig.federation.result import take_model
 from feddig.federation.silo import DeployedSilo, open_silo
 from feddig.federation.silo_data import write_silo_file
 from feddig.federation.wire import pack_reply, pack_score, pack_silo, read_about, read_request
@@ -180,6 +181,8 @@ def answer_well(message: Any, silo: DeployedSilo) -> Any:
     assert read_about(content, "contract") == silo.contract.hash
     if kind == "query.silo":
         return pack_silo(silo.number)
+    if kind == "query.model":
+        return take_model(silo.folder, silo.contract, silo.number, content)
     if kind == "query.digest":
         return silo.give_digest()
     if kind == "train":

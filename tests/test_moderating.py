@@ -901,6 +901,6 @@ def test_a_plain_algorithm_needs_no_digests(make: Make) -> None:
     grid = LocalGrid(folder, 3)
     grid.faults.set(1, "train", lambda message, silo: Error(5, "gone"), [1])
     summary = moderate(folder, grid)
-    assert {kind for _, kind, _ in grid.sent} == {"train"}
+    assert {kind for _, kind, _ in grid.sent} == {"train", "query.model"}
     assert rows(folder.moderator.run)[1]["recalled"] == []
     assert summary["digests"] == {}

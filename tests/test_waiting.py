@@ -269,7 +269,7 @@ def test_the_first_round_waits_for_all_or_as_many_as_agreed_and_says_who_is_miss
 
     grid.before = come
     moderate(folder, grid)
-    assert set(looks) <= {"waiting", "collecting"}
+    assert set(looks) <= {"waiting", "collecting", "sending"}
     assert present(folder) == [EVERYBODY[:needed]]
     said = log_of(folder)
     assert "round 1: waiting until more silos are here; missing: silo-1, silo-2" in said

@@ -14,8 +14,9 @@ from flwr.clientapp import ClientApp
 
 from feddig.errors import FedDigError
 from feddig.experiment.toml import experiment_from_table
-from feddig.federation.contract import read_contract
+from feddig.federation.contract import Contract, read_contract
 from feddig.federation.folders import SiloFolder
+from feddig.federation.result import take_model
 from feddig.federation.silo import DeployedSilo, open_silo
 from feddig.federation.silo_data import read_silo_file
 from feddig.federation.wire import pack_digest, pack_reply, pack_score, pack_silo, read_about, read_request
@@ -59,6 +60,14 @@ def evaluate(message: Message, context: Context) -> Message:
     return Message(pack_score(silo.evaluate(request), silo.number, request.round), reply_to=message)
 
 
+@app.query("model")
+def keep_model(message: Message, context: Context) -> Message:
+    """Keep the trained model that the moderator sends; only in a deployment."""
+    folder, contract = _agreed(message, context)
+    receipt = take_model(folder, contract, read_silo_file(folder.silo_file).silo, message.content)
+    return Message(receipt, reply_to=message)
+
+
 def _silo(context: Context) -> int:
     if _is_deployed(context):
         return read_silo_file(SiloFolder(Path(str(context.node_config["folder"]))).silo_file).silo
@@ -80,14 +89,19 @@ def _is_deployed(context: Context) -> bool:
 
 def _deployed(message: Message, context: Context) -> DeployedSilo:
     """Return the silo of this node's folder, if the moderator follows the same contract."""
-    folder = str(context.node_config["folder"])
-    contract = read_contract(SiloFolder(Path(folder)).contract)
+    folder, contract = _agreed(message, context)
+    return open_folder(str(folder.path), contract.hash)
+
+
+def _agreed(message: Message, context: Context) -> tuple[SiloFolder, Contract]:
+    """Return this node's folder and its contract, if the moderator follows the same."""
+    folder = SiloFolder(Path(str(context.node_config["folder"])))
+    contract = read_contract(folder.contract)
     if read_about(message.content, "contract") != contract.hash:
         raise FedDigError(
-            f"{SiloFolder(Path(folder)).contract}: the moderator follows another contract; "
-            "all must hold the same file"
+            f"{folder.contract}: the moderator follows another contract; all must hold the same file"
         )
-    return open_folder(folder, contract.hash)
+    return folder, contract
 
 
 @lru_cache(maxsize=1)

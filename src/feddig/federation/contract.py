@@ -122,6 +122,7 @@ FEDERATION = (
     "min_silos",
     "start_silos",
     "rounds_alone",
+    "model_every",
 )
 DEADLINES = ("training", "digest")
 SILO = ("name", "fingerprint")
@@ -179,6 +180,8 @@ class Contract:
     """With fewer silos the first round does not begin; None: all of them, not in the file."""
     rounds_alone: int | None = None
     """How many rounds in a row may have fewer silos than the minimum; None: 0, not in the file."""
+    model_every: int | None = None
+    """The silos get the model after every so many rounds too; None: only the final one, not in the file."""
 
     def __post_init__(self) -> None:
         """Check that names and keys are unique, and that the number of silos fits."""
@@ -217,6 +220,7 @@ class Contract:
             "min_silos": self.min_silos,
             "start_silos": self.start_silos,
             "rounds_alone": self.rounds_alone,
+            "model_every": self.model_every,
         }
         deadlines = {"training": self.training_deadline, "digest": self.digest_deadline}
         tables: list[tuple[str, Mapping[str, Any]]] = [
@@ -249,6 +253,7 @@ class Contract:
             min_silos=None,
             start_silos=None,
             rounds_alone=None,
+            model_every=None,
         )
         if self.experiment.data.name == SILOS_OWN:
             # older contracts for real data have the tables of the default data set
@@ -368,6 +373,7 @@ def _contract(table: dict[str, Any], folder: Path) -> Contract:
         min_silos=read_count(federation, "min_silos", 1),
         start_silos=read_count(federation, "start_silos", 1),
         rounds_alone=read_count(federation, "rounds_alone", 0),
+        model_every=read_count(federation, "model_every", 1),
     )
 
 

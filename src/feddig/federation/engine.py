@@ -22,17 +22,21 @@ from feddig.federation.simulation_engine import DIGEST, DigestStore, read_replie
 from feddig.federation.wire import (
     About,
     Score,
+    SentModel,
     Terms,
     WireError,
     largest_update,
+    pack_model_file,
     pack_question,
     pack_request,
     read_digest_of,
+    read_receipt,
     read_score,
 )
 
 log = logging.getLogger("feddig")
 
+MODEL = "query.model"
 LOOK_SECONDS = 0.5
 RETRY_SECONDS, LONGEST_PAUSE = 1.0, 60.0
 """How long to wait before silos that fail are asked the same again: doubled each time."""
@@ -84,8 +88,8 @@ class DeploymentEngine:
             self._admitted.discard(silo)
             self._refused.pop(silo, None)
 
-    def here(self, round: int) -> list[int]:
-        """List the silos that are online, not broken, not busy with an earlier round, and in the schedule."""
+    def here(self, round: int | None) -> list[int]:
+        """List the silos that are online, not broken, not busy with an earlier round, and in the schedule, if any."""
         return [silo for silo in self._reachable(round) if silo not in self._broken]
 
     @property
@@ -93,9 +97,9 @@ class DeploymentEngine:
         """List the silos that are online and said that they cannot answer."""
         return [silo for silo in self._online.nodes if silo in self._broken]
 
-    def _reachable(self, round: int) -> list[int]:
+    def _reachable(self, round: int | None) -> list[int]:
         """List the silos that can be asked: those that are here, and broken ones whose pause is over."""
-        online = [silo for silo in self._online.nodes if self.expected(silo, round)]
+        online = [silo for silo in self._online.nodes if round is None or self.expected(silo, round)]
         return [silo for silo in online if not self._requests.is_busy(silo) and not self._broken.rests(silo)]
 
     def expected(self, silo: int, round: int) -> bool:
@@ -273,6 +277,19 @@ class DeploymentEngine:
             except WireError as error:
                 log.warning("silo %d, round %d: its evaluation is refused: %s", silo, round + 1, error)
         return scores
+
+    def send_model(self, model: SentModel, silos: Collection[int]) -> set[int]:
+        """Send a trained model to those of these silos that can be asked; return those that have kept it."""
+        reachable, packed = self._reachable(None), pack_model_file(model, self._about)
+        contents = {silo: packed for silo in silos if silo in reachable}
+        kept, round = set(), model.rounds - 1
+        for silo, content in self._ask(contents, MODEL, round, self._contract.training_deadline).items():
+            try:
+                read_receipt(content, silo, model.rounds)
+                kept.add(silo)
+            except WireError as error:
+                self._broken.add(silo, round, f"its receipt for the model is refused: {error}")
+        return kept
 
     def _can_train(self, request: Request) -> bool:
         """Return whether a silo can be asked to train."""

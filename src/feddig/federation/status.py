@@ -34,7 +34,7 @@ class Status:
 
     @property
     def finished(self) -> bool:
-        """Whether all rounds are done."""
+        """Whether all rounds are done, and the final model was sent."""
         return bool(self.content["state"] == FINISHED)
 
     @property
@@ -66,6 +66,11 @@ class Status:
                 groups.setdefault(BROKEN, []).append(silo["name"])
         order = ("here", "replied", "recalled", BROKEN, "away", "never seen")
         return "  ".join(f"{did}: {', '.join(groups[did])}" for did in order if did in groups)
+
+    @property
+    def received(self) -> set[int]:
+        """The silos that have the final model; all of them if an older release wrote the status."""
+        return {silo["silo"] for silo in self.content["silos"] if silo.get("received", True)}
 
     @property
     def waits(self) -> str:
@@ -149,6 +154,8 @@ class StatusFile:
         self._rows: Sequence[Mapping[str, Any]] = ()
         self._state, self._here, self._held = "waiting", set[int](), dict[int, str]()
         self._broken: Collection[int] = ()
+        self.received: set[int] = set()
+        """The silos that have the final model."""
         self._missing: Sequence[int] = ()
 
     def note(
@@ -197,6 +204,7 @@ class StatusFile:
                     "digest": self._held.get(silo),
                     "replied": silo in last.get("present", ()),
                     "recalled": silo in last.get("recalled", ()),
+                    "received": silo in self.received,
                 }
                 for silo, member in enumerate(self._contract.members)
             ],

@@ -29,6 +29,7 @@ from feddig.federation.flower_1_41 import names
 from feddig.federation.flower_1_41.names import CANNOT_ANSWER, NODE, start_checked
 from feddig.federation.folders import SiloFolder
 from feddig.federation.processes.network import await_moderator
+from feddig.federation.result import describe_end, is_finished
 
 REFUSED = 3
 """The exit code of a node that the moderator does not take."""
@@ -65,14 +66,18 @@ def _connect_again(*_: object) -> None:
 
 
 def run_node(folder: SiloFolder) -> None:
-    """Load the silo's data, connect to the moderator, and answer messages until this process is ended."""
+    """Load the silo's data, connect to the moderator, and answer messages until the federation has ended."""
+    contract = read_contract(folder.contract)
+    if is_finished(folder, contract):
+        log.info("%s", describe_end(folder, contract))
+        return
     try:
         for line in check_silo(folder):
             log.info("%s", line)
     except DataError as error:
         # connected all the same, so that the moderator hears of it; the data is loaded again when the silo is asked
         log.error("%s; until that is mended this silo takes no part", error)
-    contract, key = read_contract(folder.contract), read_key(folder.key)
+    key = read_key(folder.key)
     trusted, keys = folder.ca.read_bytes(), (key, key.public_key())
     while True:
         await_moderator(contract.address, folder.ca)
@@ -82,8 +87,10 @@ def run_node(folder: SiloFolder) -> None:
                 number, receive, send, _, _, pull, push, confirm = connection
                 log.info("connected to %s", contract.address)
                 node = Node(folder, number, contract.longest_answer, receive, send, pull, push, confirm)
-                while True:
-                    node.turn()
+                while not (node.turn() and is_finished(folder, contract)):
+                    pass
+                log.info("%s", describe_end(folder, contract))
+                return
         except UnknownNodeError:
             log.warning("the moderator was started again; connecting to it")
         except SystemExit as end:
@@ -112,13 +119,13 @@ class Node:
     push: Callable[[int, str, str, bytes], None]
     confirm: Callable[[int, str], None]
 
-    def turn(self) -> None:
-        """Answer the next message, if there is one."""
+    def turn(self) -> bool:
+        """Answer the next message, if there is one; return whether that was done."""
         try:
             received = self.receive()
             if received is None:
                 time.sleep(POLL_SECONDS)
-                return
+                return False
             message = self._fetch(*received)
             # a process that hangs reacts to nothing; it is ended, and the next one is asked again
             faulthandler.dump_traceback_later(self.longest, exit=True)
@@ -130,9 +137,10 @@ class Node:
         except Exception as error:
             log.warning("a message is lost, and may come again: %s", str(error) or type(error).__name__)
             time.sleep(POLL_SECONDS)
-        else:
-            if not reply.has_error():
-                log.info("%s: sent after %.1f s", _what(message), seconds)
+            return False
+        if not reply.has_error():
+            log.info("%s: sent after %.1f s", _what(message), seconds)
+        return True
 
     def _fetch(self, head: Message, tree: Any) -> Message:
         run = head.metadata.run_id

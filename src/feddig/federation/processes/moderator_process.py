@@ -38,14 +38,17 @@ log = logging.getLogger("feddig")
 
 
 def run_moderator(folder: ModeratorFolder, stopping: Event, show: Show = lambda status: None) -> bool:
-    """Run the moderator until all rounds are done (True), or until the event is set (False); show each new status."""
+    """Run the moderator until the federation has ended (True) or the event is set (False); show each new status."""
     contract = check_folder(folder)
     check_flower(SUPERLINK, SERVER_APP)
     with party_lock(folder.path):
         write_app(folder.app)
         write_flower_config(folder, contract)
         failures = Failures(folder)
-        while not stopping.is_set() and not is_finished(folder):
+        # a silo that was away at the end gets the model now
+        resend = is_finished(folder) and bool(lacking(folder))
+        while not stopping.is_set() and (resend or not is_finished(folder)):
+            resend = False
             link = _start_superlink(folder, contract)
             try:
                 _await_superlink(link, folder, contract)
@@ -74,9 +77,15 @@ def check_folder(folder: ModeratorFolder) -> Contract:
 
 
 def is_finished(folder: ModeratorFolder) -> bool:
-    """Return whether all rounds are done."""
+    """Return whether all rounds are done, and the final model was sent."""
     status = read_status(folder.status)
     return status is not None and status.finished
+
+
+def lacking(folder: ModeratorFolder) -> set[int]:
+    """Return the silos that lack the final model, as far as the last status says."""
+    status = read_status(folder.status)
+    return set() if status is None else set(range(len(status.content["silos"]))) - status.received
 
 
 class Failures:
