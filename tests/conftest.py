@@ -37,8 +37,8 @@ def pictures() -> None:
 def _quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave out what takes most of a tiny run's time: its picture, and waiting for the disk and for silos."""
     monkeypatch.setattr("os.fsync", lambda handle: None)
-    if delivery := sys.modules.get("feddig.federation.delivery"):  # not loaded where Flower is not installed
-        monkeypatch.setattr(delivery, "longest_stay", lambda contract: 0.0)
+    if contract := sys.modules.get("feddig.federation.contract"):  # not loaded where Flower is not installed
+        monkeypatch.setattr(contract.Contract, "longest_stay", 0.0)
     if "pictures" not in request.fixturenames:
         monkeypatch.setattr("feddig.runs.outcome.draw_run", lambda path: None)
 

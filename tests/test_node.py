@@ -18,6 +18,7 @@ from flwr.supercore.inflatable.inflatable_object import (
     iterate_object_tree,
 )
 from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
+from flwr.supercore.run import RunNotRunningException
 
 from feddig.errors import FedDigError
 from feddig.federation.flower_1_41 import node as module
@@ -130,6 +131,29 @@ def test_a_connection_that_breaks_costs_a_message_and_not_the_node(
     link.node.turn()
     link.node.turn()  # nothing is there
     assert len(link.replies) == 1
+
+
+def test_a_run_that_was_stopped_costs_a_message_and_not_the_node(
+    link: Link, caplog: pytest.LogCaptureFixture
+) -> None:
+    def pull(run: int, part: str) -> bytes:
+        raise RunNotRunningException
+
+    link.ask("train")
+    object.__setattr__(link.node, "pull", pull)
+    assert not link.node.turn()
+    assert "a message is lost, and may come again: RunNotRunningException" in caplog.text
+    assert not issubclass(RunNotRunningException, Exception), (
+        "then the node need not catch every BaseException"
+    )
+
+
+def test_an_error_has_no_parts_to_hand_over(link: Link) -> None:
+    link.ask("query.digest")
+    assert link.node.turn()
+    (reply,) = link.replies
+    assert reply.has_error()
+    assert not link.received
 
 
 HANGS = """

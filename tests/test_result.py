@@ -131,7 +131,7 @@ def test_rounds_that_a_silo_missed_are_not_counted_and_a_restart_forgets_none(ma
 def test_the_moderator_stays_until_a_silo_that_was_away_has_the_model(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "longest_stay", lambda contract: 60.0)
+    monkeypatch.setattr(Contract, "longest_stay", 60.0)
     folder = make()
     grid = LocalGrid(folder, 3)
     states = []
@@ -178,7 +178,7 @@ def test_who_lacks_the_model_is_named_and_gets_it_when_the_moderator_is_started_
 def test_a_silo_that_did_not_take_the_model_is_sent_it_again(
     make: Make, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(delivery, "longest_stay", lambda contract: 60.0)
+    monkeypatch.setattr(Contract, "longest_stay", 60.0)
     folder = make(training_deadline=0.5)
     grid = LocalGrid(folder, 3)
     left = [answer]

@@ -275,6 +275,11 @@ class Contract:
         return VALID_DEADLINES * max(self.training_deadline, self.digest_deadline)
 
     @property
+    def longest_stay(self) -> float:
+        """Seconds after the last round for which the moderator waits for silos that lack the final model."""
+        return max(self.training_deadline, self.digest_deadline)
+
+    @property
     def longest_update(self) -> float:
         """How many times the model's length an update may have."""
         return UPDATE_LIMIT if self.update_limit is None else self.update_limit

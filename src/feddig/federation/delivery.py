@@ -6,7 +6,7 @@ import time
 from feddig.federation.contract import Contract
 from feddig.federation.engine import DeploymentEngine
 from feddig.federation.moderator_setup import ModeratorSetup
-from feddig.federation.status import StatusFile
+from feddig.federation.status import FINISHED, SENDING, StatusFile
 from feddig.federation.wire import SentModel
 from feddig.files import pack_tensors
 from feddig.runs.model_file import MODEL, pack_model
@@ -15,11 +15,6 @@ from feddig.runs.results_folder import ResultsFolder
 LOOK_SECONDS = 0.5
 
 log = logging.getLogger("feddig")
-
-
-def longest_stay(contract: Contract) -> float:
-    """Return for how many seconds after the last round silos that lack the model are waited for."""
-    return max(contract.training_deadline, contract.digest_deadline)
 
 
 def send_checkpoint(engine: DeploymentEngine, setup: ModeratorSetup, rounds: int) -> None:
@@ -36,12 +31,12 @@ def send_result(
     engine: DeploymentEngine, contract: Contract, results: ResultsFolder, status: StatusFile
 ) -> None:
     """Send the final model to every silo, until all have it or the time is up."""
-    until = time.monotonic() + longest_stay(contract)
+    until = time.monotonic() + contract.longest_stay
     model = SentModel((results.path / MODEL).read_bytes(), contract.experiment.training.rounds)
     everybody = range(len(contract.members))
     missing = [silo for silo in everybody if silo not in status.received]
     while True:
-        status.note("sending", here=engine.here(None), broken=engine.broken, missing=missing)
+        status.note(SENDING, here=engine.here(None), broken=engine.broken, missing=missing)
         engine.look()
         for silo in engine.send_model(model, missing):
             status.received.add(silo)
@@ -55,4 +50,4 @@ def send_result(
             "the final model did not reach %s; start the moderator again to send it when they are back",
             engine.names(missing),
         )
-    status.note("finished", here=engine.here(None), broken=engine.broken)
+    status.note(FINISHED, here=engine.here(None), broken=engine.broken)

@@ -28,7 +28,7 @@ from feddig.federation.delivery import send_checkpoint, send_result
 from feddig.federation.engine import DeploymentEngine
 from feddig.federation.folders import ModeratorFolder
 from feddig.federation.moderator_setup import ModeratorSetup, set_up_moderator
-from feddig.federation.status import StatusFile, read_status
+from feddig.federation.status import SENDING, StatusFile, read_status
 from feddig.report.measures import accuracy_measures
 from feddig.runs.loggers.base import check_logs
 from feddig.runs.outcome import describe_round, describe_run
@@ -83,7 +83,7 @@ def _send_again(
 ) -> dict[str, Any]:
     """Send the model of a finished run to the silos that lack it, and return the run's summary."""
     digests = _kept_digests(results, len(contract.members))
-    status.note("sending", rows=results.metrics(), digests=digests)
+    status.note(SENDING, rows=results.metrics(), digests=digests)
     with open_log(results.path, wait_seconds=SUCCESSION_SECONDS):
         engine = DeploymentEngine(grid, contract, results, terms=None, write=write)
         send_result(engine, contract, results, status)

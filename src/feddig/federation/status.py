@@ -21,7 +21,7 @@ from feddig.files import FORMAT_VERSION, check_version, write_atomically
 if TYPE_CHECKING:
     from feddig.digest.digest import Digest
 
-FINISHED, BROKEN = "finished", "broken"
+FINISHED, SENDING, BROKEN = "finished", "sending", "broken"
 KEYS = ("federation", "pid", "state", "round", "rounds", "accuracy", "accuracy_of", "updated", "silos")
 APP = "flwr-serverapp"
 
@@ -75,8 +75,10 @@ class Status:
     @property
     def waits(self) -> str:
         """For which silos the moderator waits, as a text; empty if it does not wait."""
-        missing = self.content.get("missing")
-        return f"{self.content['state']}, missing: {', '.join(missing)}" if missing else ""
+        missing, state = ", ".join(self.content.get("missing", ())), self.content["state"]
+        if state == SENDING:
+            return f"sending the model to: {missing}" if missing else ""
+        return f"{state}, missing: {missing}" if missing else ""
 
 
 Show = Callable[[Status], None]

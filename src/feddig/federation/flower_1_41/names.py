@@ -7,6 +7,7 @@ has another shape.
 
 import importlib
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ from typing import Any
 import httpx
 
 from feddig.errors import FedDigError
+
+log = logging.getLogger("feddig")
 
 SUPERLINK, SERVER_APP, NODE = "superlink", "server app", "node"
 """The processes of a federation: two of the moderator's, and a silo's."""
@@ -112,6 +115,9 @@ def start_checked(main: Callable[[], None], *processes: str) -> None:
     except FedDigError as error:
         print(f"feddig: error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except Exception:
+        log.exception("this process fails, which is a fault of the program; report it")
+        raise SystemExit(1) from None
 
 
 def http_client(grid: Any) -> tuple[Any, httpx.Client]:

@@ -35,6 +35,8 @@ REFUSED = 3
 """The exit code of a node that the moderator does not take."""
 POLL_SECONDS, PULL_SECONDS = 0.2, 0.05
 """How often it asks for a message, and for a part of one that the moderator has not handed over yet."""
+LEAVE_SECONDS = 3.0
+"""How long it stays after the end, for the moderator to take its receipt."""
 NOT_ANSWERED = Error(CANNOT_ANSWER, "it could not answer; its own log says why")
 """What the moderator hears of an error: the rest may tell of data and paths."""
 
@@ -79,7 +81,7 @@ def run_node(folder: SiloFolder) -> None:
         log.error("%s; until that is mended this silo takes no part", error)
     key = read_key(folder.key)
     trusted, keys = folder.ca.read_bytes(), (key, key.public_key())
-    while True:
+    while not is_finished(folder, contract):
         await_moderator(contract.address, folder.ca)
         check_clock(contract, folder)
         try:
@@ -90,7 +92,8 @@ def run_node(folder: SiloFolder) -> None:
                 while not (node.turn() and is_finished(folder, contract)):
                     pass
                 log.info("%s", describe_end(folder, contract))
-                return
+                # the SuperLink drops what a node has sent when it leaves
+                time.sleep(LEAVE_SECONDS)
         except UnknownNodeError:
             log.warning("the moderator was started again; connecting to it")
         except SystemExit as end:
@@ -130,11 +133,15 @@ class Node:
             # a process that hangs reacts to nothing; it is ended, and the next one is asked again
             faulthandler.dump_traceback_later(self.longest, exit=True)
             began = time.perf_counter()
-            reply = self._answer(message)
+            try:
+                reply = self._answer(message)
+            finally:
+                faulthandler.cancel_dump_traceback_later()
             seconds = time.perf_counter() - began
-            faulthandler.cancel_dump_traceback_later()
             self._send(reply, seconds)
-        except Exception as error:
+        except (SystemExit, KeyboardInterrupt, UnknownNodeError):
+            raise
+        except BaseException as error:  # what Flower raises when a run was stopped is no Exception
             log.warning("a message is lost, and may come again: %s", str(error) or type(error).__name__)
             time.sleep(POLL_SECONDS)
             return False
@@ -169,6 +176,8 @@ class Node:
         run = reply.metadata.run_id
         reply.metadata.__dict__["_message_id"] = reply.object_id
         wanted, session = self.send(reply, names.TREE_OF.get()(reply), seconds)
+        if reply.has_error():
+            return  # the moderator has it already, as an error has no parts
         names.PUSH_PARTS.get()(
             names.PARTS_OF.get()(reply),
             lambda part, content: self.push(run, session, part, content),
