@@ -311,8 +311,9 @@ class DeploymentEngine:
         largest: int = 0,
     ) -> dict[int, RecordDict]:
         nodes = {silo: node.number for silo, node in self._online.nodes.items()}
-        # a silo that cannot evaluate may still train
-        failed = log_fault if kind == "evaluate" or round == self._resumed else self._broken.add
+        # a silo that cannot evaluate may still train; one that refuses a resumed round may take part in the next
+        excused = kind == "evaluate" or (kind == "train" and round == self._resumed)
+        failed = log_fault if excused else self._broken.add
         found = self._requests.ask(
             contents, nodes, kind, round=round, deadline=deadline, largest=largest, failed=failed
         )

@@ -99,11 +99,9 @@ def tidy(line: str, now: datetime) -> str:
     """Return a line of a log without colour codes; one of Flower's gets the time in front."""
     plain = COLOUR.sub("", line)
     level = LEVEL.match(plain)
-    return (
-        f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03} {level[1]} {plain[level.end() :]}"
-        if level
-        else plain
-    )
+    if level is None:
+        return plain
+    return f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03} {level[1]} {plain[level.end() :]}"
 
 
 @contextmanager
