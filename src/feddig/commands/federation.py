@@ -301,7 +301,9 @@ def federation_silo(
     with stop_on_signals() as stopping:
         ended = supervise(SiloFolder(folder), stopping)
     if not ended:
-        print("stopped; from now on the moderator uses this silo's digest, if it has one", file=sys.stderr)
+        logging.getLogger("feddig").info(
+            "stopped; from now on the moderator uses this silo's digest, if it has one"
+        )
 
 
 @federation_app.command("renew")
