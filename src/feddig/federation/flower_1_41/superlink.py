@@ -132,8 +132,7 @@ def tidy_output() -> Iterator[None]:
 
 def main() -> None:
     """Run the SuperLink with the filter before all its interfaces."""
-    with tidy_output():
-        start_checked(_run, SUPERLINK)
+    start_checked(_run, SUPERLINK)
 
 
 def _run() -> None:
@@ -142,7 +141,8 @@ def _run() -> None:
     for variable in (names.GRPC_CONTROL, names.GRPC_FLEET):
         os.environ.pop(variable.get(), None)
     ssl.SSLContext.sslobject_class = LoggedTLS
-    names.RUN_SUPERLINK.get()()
+    with tidy_output():
+        names.RUN_SUPERLINK.get()()
 
 
 def put_filter_first() -> None:
