@@ -189,7 +189,7 @@ class RealFederation:
         write_atomically(self.silo(silo).path / "lie", lie)
 
     def be_honest(self, silo: int) -> None:
-        (self.silo(silo).path / "lie").unlink()
+        (self.silo(silo).path / "lie").unlink(missing_ok=True)
 
     def restart_node(self, silo: int) -> None:
         """End a silo's node, and wait for the next one that its supervisor starts."""
