@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is loaded, here and in the processes that tests start
@@ -34,8 +35,10 @@ def pictures() -> None:
 
 @pytest.fixture(autouse=True)
 def _quick(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out what takes most of a tiny run's time: its picture, and waiting for the disk."""
+    """Leave out what takes most of a tiny run's time: its picture, and waiting for the disk and for silos."""
     monkeypatch.setattr("os.fsync", lambda handle: None)
+    if contract := sys.modules.get("feddig.federation.contract"):  # not loaded where Flower is not installed
+        monkeypatch.setattr(contract.Contract, "longest_stay", 0.0)
     if "pictures" not in request.fixturenames:
         monkeypatch.setattr("feddig.runs.outcome.draw_run", lambda path: None)
 

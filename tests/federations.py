@@ -23,6 +23,7 @@ from feddig.experiment.setup import lay_out
 from feddig.federation.certificates import Authority, write_certificate, write_silo_key
 from feddig.federation.contract import Contract, Member, read_contract, write_contract
 from feddig.federation.folders import FederationFolder
+from feddig.federation.result import take_model
 from feddig.federation.silo import DeployedSilo, open_silo
 from feddig.federation.silo_data import write_silo_file
 from feddig.federation.wire import pack_reply, pack_score, pack_silo, read_about, read_request
@@ -159,30 +160,36 @@ class LocalGrid:
                 continue
             silo, kind, round, message = self._waiting.pop(name)
             fault = self.faults.of(silo, kind, round)
-            answer = fault(message, self.silo(silo)) if fault else answer_well(message, self.silo(silo))
+            answer = self._answer(message, silo, fault)
             if answer is not SILENT:
                 found.append(Answered(name, answer))
         return found
+
+    def _answer(self, message: Any, silo: int, fault: Answer | None) -> Any:
+        """Answer as a node does; what goes wrong is an error to the moderator."""
+        try:
+            return (fault or answer_well)(message, self.silo(silo))
+        except FedDigError as error:
+            return Error(2, str(error))
 
     def names(self, silo: int, kind: str, round: int) -> list[str]:
         return [f"message {place + 1}" for place, one in enumerate(self.sent) if one == (silo, kind, round)]
 
 
 def answer_well(message: Any, silo: DeployedSilo) -> Any:
-    """Answer as the ClientApp does; a refusal is an error to the moderator."""
+    """Answer as the ClientApp does."""
     content, kind = message.content, message.metadata.message_type
     assert read_about(content, "contract") == silo.contract.hash
     if kind == "query.silo":
         return pack_silo(silo.number)
-    try:
-        if kind == "query.digest":
-            return silo.give_digest()
-        if kind == "train":
-            return pack_reply(silo.train(read_request(content, len(silo.site.worker.network.vector))))
-        request = read_request(content, len(silo.site.network.vector))
-        return pack_score(silo.evaluate(request), silo.number, request.round)
-    except FedDigError as error:
-        return Error(2, str(error))
+    if kind == "query.model":
+        return take_model(silo.folder, silo.contract, silo.number, content)
+    if kind == "query.digest":
+        return silo.give_digest()
+    if kind == "train":
+        return pack_reply(silo.train(read_request(content, len(silo.site.worker.network.vector))))
+    request = read_request(content, len(silo.site.network.vector))
+    return pack_score(silo.evaluate(request), silo.number, request.round)
 
 
 def node_of(folder: FederationFolder, silo: int, number: int) -> Node:

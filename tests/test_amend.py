@@ -444,7 +444,7 @@ def test_terms_that_may_change_are_named(
     old = read_contract(folder.contract)
     new = replace(
         old, version=2, previous=old.hash, training_deadline=5.0, min_silos=2, address="a:1", new_release=True,
-        rounds_alone=1, start_silos=1, update_limit=2.0, digest_limit=3.0, digest_deadline=4.0,
+        rounds_alone=1, start_silos=1, update_limit=2.0, digest_limit=3.0, digest_deadline=4.0, model_every=2,
     )  # fmt: skip
     assert new.lasting_hash == old.lasting_hash
     write_contract(tmp_path / "new.toml", new)
@@ -452,7 +452,7 @@ def test_terms_that_may_change_are_named(
     said = capsys.readouterr().out
     assert "  deadlines.training: 20.0 -> 5.0\n" in said
     assert "  federation.min_silos: left out -> 2\n" in said
-    assert said.count(" -> ") == 10
+    assert said.count(" -> ") == 11
 
 
 def test_a_folder_that_is_not_the_organisers_or_holds_another_version_is_refused(

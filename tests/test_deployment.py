@@ -53,6 +53,10 @@ def test_a_silo_is_killed_and_the_federation_finishes_with_the_model_of_one_proc
     assert (federation.present(1), federation.recalled(1)) == ([0], [1])
     assert federation.present(0) == [0, 1]
     assert "report.html" in os.listdir(federation.folder.moderator.run)
+    model = (federation.folder.moderator.run / "model.safetensors").read_bytes()
+    assert federation.silo(0).model.read_bytes() == model
+    said = (federation.silo(0).logs / "silo.log").read_text(encoding="utf-8")
+    assert " INFO finished: 2 rounds, answered 2 of them; the model is in " in said.splitlines()[-1]
     federation.check_nothing_was_lost()
     assert federation.compare_with_one_process(tmp_path / "here") <= 1e-5
 

@@ -21,6 +21,7 @@ from feddig import Dataset, Experiment, FedDigError, run
 from feddig.core import moderator
 from feddig.core.absence import read_absence
 from feddig.digest.digest_file import read_digest, write_digest
+from feddig.federation import presence
 from feddig.federation.contract import read_contract
 from feddig.federation.folders import FederationFolder
 from feddig.federation.moderator import moderate_federation
@@ -234,8 +235,9 @@ def changed(**changes: Callable[[Any], Any]) -> Callable[[Any, Any], RecordDict]
     ],
 )
 def test_without_a_valid_reply_a_silo_is_recalled_and_counted_again_when_it_is_back(
-    make: Make, answer: Any
+    make: Make, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(presence, "BROKEN_SECONDS", 0.0)
     folder = make(terms={"training_deadline": 0.5})
     grid = LocalGrid(folder, 3)
     grid.faults.set(1, "train", answer, [1])
@@ -914,6 +916,6 @@ def test_a_plain_algorithm_needs_no_digests(make: Make) -> None:
     grid = LocalGrid(folder, 3)
     grid.faults.set(1, "train", lambda message, silo: Error(5, "gone"), [1])
     summary = moderate(folder, grid)
-    assert {kind for _, kind, _ in grid.sent} == {"train"}
+    assert {kind for _, kind, _ in grid.sent} == {"train", "query.model"}
     assert rows(folder.moderator.run)[1]["recalled"] == []
     assert summary["digests"] == {}

@@ -1,6 +1,7 @@
 """A silo's node, with lists in place of Flower's connection: what it sends, and what it keeps to itself."""
 
 import logging
+import random
 import subprocess
 import sys
 import time
@@ -18,11 +19,21 @@ from flwr.supercore.inflatable.inflatable_object import (
     iterate_object_tree,
 )
 from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
+from flwr.supercore.run import RunNotRunningException
 
 from feddig.errors import FedDigError
 from feddig.federation.flower_1_41 import node as module
 from feddig.federation.flower_1_41.node import Node
+from feddig.federation.flower_1_41.replies import CHUNK
 from feddig.federation.folders import SiloFolder
+from feddig.federation.wire import (
+    About,
+    SentModel,
+    pack_model_file,
+    pack_receipt,
+    read_model_file,
+    read_receipt,
+)
 
 pytestmark = pytest.mark.flower
 RUN = 7
@@ -43,8 +54,8 @@ class Link:
             SiloFolder(folder), 2, 60.0, self.receive, self.send, self.pull, self.push, self.confirm
         )
 
-    def ask(self, kind: str, round: int = 3) -> None:
-        content = RecordDict({"said": ConfigRecord({"name": "x"})})
+    def ask(self, kind: str, round: int = 3, content: RecordDict | None = None) -> None:
+        content = content or RecordDict({"said": ConfigRecord({"name": "x"})})
         message = Message(content, metadata=Metadata(RUN, "", 1, 2, "", str(round), time.time(), 60.0, kind))
         message.metadata.__dict__["_message_id"] = message.object_id
         self.parts |= {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
@@ -130,6 +141,44 @@ def test_a_connection_that_breaks_costs_a_message_and_not_the_node(
     link.node.turn()
     link.node.turn()  # nothing is there
     assert len(link.replies) == 1
+
+
+def test_a_run_that_was_stopped_costs_a_message_and_not_the_node(
+    link: Link, caplog: pytest.LogCaptureFixture
+) -> None:
+    def pull(run: int, part: str) -> bytes:
+        raise RunNotRunningException
+
+    link.ask("train")
+    object.__setattr__(link.node, "pull", pull)
+    assert not link.node.turn()
+    assert "a message is lost, and may come again: RunNotRunningException" in caplog.text
+    assert not issubclass(RunNotRunningException, Exception), (
+        "then the node need not catch every BaseException"
+    )
+
+
+def test_a_model_of_many_pieces_arrives_whole(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent, arrived = SentModel(random.Random(0).randbytes(3 * CHUNK), 8), []
+
+    def app(message: Message, context: Context) -> Message:
+        arrived.append(read_model_file(message.content, 4 * CHUNK))
+        return Message(pack_receipt(2, 8), reply_to=message)
+
+    monkeypatch.setattr(module, "app", app)
+    link.ask("query.model", content=pack_model_file(sent, About("contract", "x")))
+    assert len(link.parts) > 3
+    assert link.node.turn()
+    assert arrived == [sent]
+    read_receipt(link.replies[0].content, 2, 8)
+
+
+def test_an_error_has_no_parts_to_hand_over(link: Link) -> None:
+    link.ask("query.digest")
+    assert link.node.turn()
+    (reply,) = link.replies
+    assert reply.has_error()
+    assert not link.received
 
 
 HANGS = """

@@ -199,8 +199,7 @@ def packed(experiment: Experiment, path: Path, networks: Networks | None = None)
     experiment = experiment.resolved()
     party = build_party(experiment, (3, 32, 32), 4, device=torch.device("cpu"), networks=networks)
     built = Built(party, party.moderator(2))
-    tensors, facts = pack_model(built, {"algorithm": experiment.algorithm.name})
-    write_tensors(path, "model", {name: tensor.numpy() for name, tensor in tensors.items()}, facts)
+    write_tensors(path, "model", *pack_model(party, *built.task()))
     return built
 
 

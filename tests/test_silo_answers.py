@@ -259,4 +259,6 @@ def test_a_moderator_that_begins_again_gets_no_second_answers(make: Make) -> Non
     # the last round is asked about another model than before
     assert [row["present"] for row in again] == [[]] * ROUNDS
     assert [row["recalled"] for row in again] == [[0, 1, 2]] * ROUNDS
-    assert "silo 2, round 1: " in (folder.moderator.run / "log.txt").read_text(encoding="utf-8")
+    assert "silo 2, round 1: silo-2 is broken" in (folder.moderator.run / "log.txt").read_text(
+        encoding="utf-8"
+    )

@@ -1,8 +1,12 @@
 """The request filter of Flower's SuperLink: allowed origins and lengths of requests."""
 
 import asyncio
+import os
 import ssl
+import subprocess
+import sys
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -15,7 +19,13 @@ from starlette.middleware.base import BaseHTTPMiddleware
 
 from feddig.errors import FedDigError
 from feddig.federation.flower_1_41.replies import CHUNK
-from feddig.federation.flower_1_41.superlink import LoggedTLS, RequestFilter, put_filter_first
+from feddig.federation.flower_1_41.superlink import (
+    LoggedTLS,
+    RequestFilter,
+    put_filter_first,
+    tidy,
+    tidy_output,
+)
 
 pytestmark = pytest.mark.flower
 
@@ -99,3 +109,31 @@ def test_a_failed_tls_handshake_is_logged(caplog: pytest.LogCaptureFixture) -> N
     with pytest.raises(ssl.SSLError):
         connection.do_handshake()
     assert "a connection failed the TLS handshake: [SSL: HTTP_REQUEST]" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("line", "then"),
+    [
+        ("\x1b[92mINFO \x1b[0m:      Starting", "2026-01-02 03:04:05,006 INFO Starting"),
+        ("\x1b[93mWARNING \x1b[0m:   No answer", "2026-01-02 03:04:05,006 WARNING No answer"),
+        (
+            "2026-11-18T19:29:01.143Z INFO [uvicorn.error] x",
+            "2026-11-18T19:29:01.143Z INFO [uvicorn.error] x",
+        ),
+        ("Traceback (most recent call last):", "Traceback (most recent call last):"),
+    ],
+)
+def test_lines_of_flowers_log_get_the_time_and_lose_their_colours(line: str, then: str) -> None:
+    assert tidy(line, datetime(2026, 1, 2, 3, 4, 5, 6789)) == then
+
+
+def test_what_other_programs_print_is_tidied_too_down_to_the_last_line(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with tidy_output():
+        subprocess.run([sys.executable, "-c", "print('\\x1b[91mERROR \\x1b[0m: from a child')"], check=True)
+        os.write(2, b"INFO : last\n")
+    said = capfd.readouterr().out.splitlines()
+    assert [line[23:] for line in said] == [" ERROR from a child", " INFO last"]
+    os.write(1, b"INFO : not touched\n")
+    assert capfd.readouterr().out == "INFO : not touched\n"

@@ -3,18 +3,20 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
-from flwr.app import Error
+from flwr.app import Error, RecordDict
 
 from conftest import draw_tiny_dataset, make_tiny_experiment
-from feddig.federation import engine
+from feddig.federation import engine, presence
 from feddig.federation.folders import FederationFolder
 from feddig.federation.moderator import moderate_federation
+from feddig.federation.status import Status
 from federations import SILENT, LocalGrid, answer_well, make_federation, status, write_message
 from folders import rows, rows_without_times
 
@@ -28,6 +30,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for silos, and ask them again, without long pauses."""
     monkeypatch.setattr(engine, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(engine, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(presence, "BROKEN_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -136,6 +139,66 @@ def test_a_round_that_too_few_silos_answered_is_repeated_and_not_burned(make: Ma
     )
 
 
+def test_a_broken_silo_is_named_is_not_here_and_is_asked_again_after_growing_pauses(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make(rounds=14)
+    grid, states = LocalGrid(folder, 3), set()
+    clock = [0.0]
+    monkeypatch.setattr(presence, "time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(presence, "BROKEN_SECONDS", 1.5)
+
+    def tick(grid: LocalGrid) -> None:
+        told = status(folder)
+        states.add((told["round"], told["silos"][1]["state"], Status(told).attendance))
+        clock[0] = told["round"]
+
+    grid.before = tick
+    grid.faults.set(1, "train", failing(3, Error(2, "it could not answer")), range(2, 14))
+    moderate(folder, grid)
+    asked = [round + 1 for silo, kind, round in grid.sent if (silo, kind) == (1, "train")]
+    assert asked == [1, 2, 3, 5, 8, 14], "after 1.5 s, 3 s and 6 s; a round takes 1 s"
+    assert [round + 1 for round, here in enumerate(present(folder)) if 1 in here] == [1, 2, 14]
+    assert (4, "broken", "replied: silo-0, silo-2  recalled: silo-1  broken: silo-1") in states
+    said = log_of(folder)
+    assert said.count("silo-1 is broken") == 3
+    assert "WARNING silo 1, round 5: silo-1 is broken: it could not answer; it is asked again in 3 s" in said
+    assert "INFO silo 1 (silo-1) answers again" in said
+    assert status(folder)["silos"][1]["state"] == "here"
+
+
+def test_broken_silos_do_not_count_as_here(make: Make) -> None:
+    folder = make()
+    grid = LocalGrid(folder, 3)
+    for silo in (1, 2):
+        grid.faults.set(silo, "train", failing(4, Error(2, "it could not answer")), range(1, 4))
+    seen = set()
+    grid.before = lambda grid: seen.add((status(folder)["state"], *status(folder)["missing"]))
+    moderate(folder, grid)
+    assert present(folder) == [EVERYBODY] * 4
+    assert ("paused", "silo-1", "silo-2") in seen
+    assert log_of(folder).count("silo-2 is broken") == 4
+    assert grid.sent.count((0, "train", 1)) == 1
+
+
+def test_a_silo_whose_data_is_broken_at_the_start_is_asked_until_it_is_mended(make: Make) -> None:
+    folder = make(start_silos=2)
+    grid = LocalGrid(folder, 3)
+    data = folder.silo("silo-2").path / "data.npz"
+    content = data.read_bytes()
+    data.write_bytes(b"nothing")
+
+    def mend(grid: LocalGrid) -> None:
+        if done(folder) == 2:
+            data.write_bytes(content)
+
+    grid.before = mend
+    moderate(folder, grid)
+    assert present(folder)[:2] == [[0, 1]] * 2
+    assert present(folder)[-1] == EVERYBODY
+    assert "silo 2, round 1: silo-2 is broken" in log_of(folder)
+
+
 def test_who_replied_is_not_asked_again_and_who_came_back_meanwhile_is_not_recalled(make: Make) -> None:
     """Silo 2 is away when round 3 begins and silo 1 fails in it; silo 2 comes back and makes it a round."""
     folder = make()
@@ -206,17 +269,21 @@ def test_the_first_round_waits_for_all_or_as_many_as_agreed_and_says_who_is_miss
 
     grid.before = come
     moderate(folder, grid)
-    assert set(looks) <= {"waiting", "collecting"}
+    assert set(looks) <= {"waiting", "collecting", "sending"}
     assert present(folder) == [EVERYBODY[:needed]]
     said = log_of(folder)
     assert "round 1: waiting until more silos are here; missing: silo-1, silo-2" in said
     assert ("missing: silo-2" in said) == (needed == 3)
 
 
-def test_a_silo_whose_digest_is_refused_is_not_asked_for_it_all_the_time(make: Make) -> None:
+@pytest.mark.parametrize("answer", [Error(2, "no"), RecordDict()], ids=["broken", "invalid"])
+def test_a_silo_whose_digest_is_refused_is_not_asked_for_it_all_the_time(
+    make: Make, answer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(presence, "BROKEN_SECONDS", 5.0)
     folder = make(rounds=1, start_silos=3)
     grid = LocalGrid(folder, 3)
-    grid.faults.set(1, "query.digest", lambda message, silo: Error(2, "no"))
+    grid.faults.set(1, "query.digest", lambda message, silo: answer)
     looks = []
 
     def mend(grid: LocalGrid) -> None:

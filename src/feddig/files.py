@@ -59,6 +59,11 @@ def _umask() -> int:
 
 def write_tensors(path: Path, kind: str, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> None:
     """Write a safetensors file that names its kind and its format version."""
+    write_atomically(path, pack_tensors(kind, tensors, facts))
+
+
+def pack_tensors(kind: str, tensors: Mapping[str, np.ndarray], facts: Mapping[str, str]) -> bytes:
+    """Return the bytes of such a file."""
     body = {name: np.ascontiguousarray(array) for name, array in tensors.items()}
     head = {
         **facts,
@@ -67,7 +72,8 @@ def write_tensors(path: Path, kind: str, tensors: Mapping[str, np.ndarray], fact
         "content": hash_tensors(body),
     }
     # one key only, because safetensors writes several in random order and the same content must give the same bytes
-    write_atomically(path, save(body, metadata={HEAD: json.dumps(head, sort_keys=True)}))
+    packed: bytes = save(body, metadata={HEAD: json.dumps(head, sort_keys=True)})
+    return packed
 
 
 def read_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str, str]]:

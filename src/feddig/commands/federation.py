@@ -96,6 +96,12 @@ def federation_init(
     rounds_alone: Annotated[
         int, typer.Option(min=0, help="Rounds in a row that may have fewer silos than --min-silos.")
     ] = 0,
+    model_every: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Send silos the model after every so many rounds; only the final one if left out."
+        ),
+    ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
     log_level: Level = LogLevel.warning,
@@ -136,6 +142,7 @@ def federation_init(
         min_silos=min_silos,
         start_silos=start_silos,
         rounds_alone=rounds_alone,
+        model_every=model_every,
         keys=keys,
     )
     contract = initialise(folder, plan, rehearsal)
@@ -282,7 +289,7 @@ def federation_silo(
     folder: Annotated[Path, typer.Argument(help="The silo's own folder.")],
     log_level: Level = LogLevel.info,
 ) -> None:
-    """Run a silo on its own machine, in the foreground: its node is started again whenever it ends."""
+    """Run a silo on its own machine, in the foreground, until the federation has ended and its model is here."""
     show_log(log_level, timed=True)
     need_flower()
     from feddig.federation.folders import SiloFolder
@@ -292,8 +299,11 @@ def federation_silo(
 
     reach_this_machine_directly()
     with stop_on_signals() as stopping:
-        supervise(SiloFolder(folder), stopping)
-    print("stopped; from now on the moderator uses this silo's digest, if it has one", file=sys.stderr)
+        ended = supervise(SiloFolder(folder), stopping)
+    if not ended:
+        logging.getLogger("feddig").info(
+            "stopped; from now on the moderator uses this silo's digest, if it has one"
+        )
 
 
 @federation_app.command("renew")
@@ -399,6 +409,6 @@ def moderator_of(folder: Path) -> "ModeratorFolder":
 def _conclude(done: bool, told: bool, again: str, say: Callable[[str], None]) -> None:
     """Exit with a code that says whether all rounds are done."""
     if not done:
-        say(f"stopped before the last round; continue with `{again}`")
+        say(f"stopped before the end; continue with `{again}`")
         if told:
             raise typer.Exit(INTERRUPTED)

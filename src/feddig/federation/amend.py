@@ -31,8 +31,8 @@ from feddig.runs.results_folder import ResultsFolder
 
 TERMS = (
     "federation.address", "federation.new_release", "federation.update_limit", "federation.digest_limit",
-    "federation.min_silos", "federation.start_silos", "federation.rounds_alone", "deadlines.training",
-    "deadlines.digest",
+    "federation.min_silos", "federation.start_silos", "federation.rounds_alone", "federation.model_every",
+    "deadlines.training", "deadlines.digest",
 )  # fmt: skip
 """What may change in a run, besides rounds and silos: what `Contract.lasting_hash` leaves out."""
 COUNTED = (

@@ -11,9 +11,12 @@ import numpy as np
 
 from feddig.core.messages import Request
 from feddig.errors import FedDigError
+from feddig.federation.contract import Contract
 from feddig.files import content_hash, hash_tensors, locked, read_tensors, write_tensors
 
 Arrays = Mapping[str, np.ndarray]
+UPDATE, SCORE = "update", "score"
+"""The kinds of answers."""
 
 
 def answer_once(file: Path, request: Request, answer: Callable[[], Arrays]) -> Arrays:
@@ -23,12 +26,12 @@ def answer_once(file: Path, request: Request, answer: Callable[[], Arrays]) -> A
     """
     # two processes could answer two requests of one round at once
     with locked(file.with_suffix(".lock")):
-        asked = _hash(request)
+        asked, count = _hash(request), 0
         if file.exists():
             kept, facts = read_tensors(file, "answer")
             if facts["request"] == asked:
                 return kept
-            answered = int(facts["round"])
+            answered, count = int(facts["round"]), int(facts.get("count", 0))
             if request.round <= answered:
                 raise FedDigError(
                     f"{file}: silo {request.silo} has answered round {answered + 1} and does not answer another "
@@ -37,8 +40,26 @@ def answer_once(file: Path, request: Request, answer: Callable[[], Arrays]) -> A
                 )
         made = answer()
         # before it is sent: a reply that is lost must be the one that is sent again
-        write_tensors(file, "answer", made, {"round": str(request.round), "request": asked})
+        facts = {"round": str(request.round), "request": asked, "count": str(count + 1)}
+        write_tensors(file, "answer", made, facts)
         return made
+
+
+def answer_file(folder: Path, contract: Contract, kind: str) -> Path:
+    """Return the file of a silo's last answer of a kind; a contract that may continue the same run has the same."""
+    return folder / f"{contract.lasting_hash[:16]}-{kind}.safetensors"
+
+
+def count_answers(folder: Path, contract: Contract) -> tuple[int | None, int]:
+    """Return the last round that was answered under this contract (None: none), and in how many a silo trained."""
+    last, trained = None, 0
+    for kind in (UPDATE, SCORE):
+        file = answer_file(folder, contract, kind)
+        if file.exists():
+            facts = read_tensors(file, "answer")[1]
+            last = max(int(facts["round"]), -1 if last is None else last)
+            trained = int(facts.get("count", 0)) if kind == UPDATE else trained
+    return last, trained
 
 
 def _hash(request: Request) -> str:

@@ -14,8 +14,9 @@ from flwr.clientapp import ClientApp
 
 from feddig.errors import FedDigError
 from feddig.experiment.toml import experiment_from_table
-from feddig.federation.contract import read_contract
+from feddig.federation.contract import Contract, read_contract
 from feddig.federation.folders import SiloFolder
+from feddig.federation.result import take_model
 from feddig.federation.silo import DeployedSilo, open_silo
 from feddig.federation.silo_data import read_silo_file
 from feddig.federation.wire import (
@@ -67,6 +68,16 @@ def evaluate(message: Message, context: Context) -> Message:
     return Message(pack_score(silo.evaluate(request), silo.number, request.round), reply_to=message)
 
 
+@app.query("model")
+def keep_model(message: Message, context: Context) -> Message:
+    """Keep the trained model that the moderator sends; only in a deployment."""
+    folder = SiloFolder(Path(str(context.node_config["folder"])))
+    receipt = take_model(
+        folder, _agreed(message, context), read_silo_file(folder.silo_file).silo, message.content
+    )
+    return Message(receipt, reply_to=message)
+
+
 def _silo(context: Context) -> int:
     if _is_deployed(context):
         return read_silo_file(SiloFolder(Path(str(context.node_config["folder"]))).silo_file).silo
@@ -87,7 +98,12 @@ def _is_deployed(context: Context) -> bool:
 
 
 def _deployed(message: Message, context: Context) -> DeployedSilo:
-    """Return the silo of this node's folder, if the moderator follows the same contract.
+    """Return the silo of this node's folder, if the moderator follows a contract that it holds."""
+    return open_folder(str(context.node_config["folder"]), _agreed(message, context).hash)
+
+
+def _agreed(message: Message, context: Context) -> Contract:
+    """Return the contract that this silo and the moderator follow.
 
     A silo that was open when later versions were accepted answers under its own, until the moderator follows the last.
     """
@@ -95,10 +111,12 @@ def _deployed(message: Message, context: Context) -> DeployedSilo:
     file = SiloFolder(Path(folder)).contract
     contract, asked = read_contract(file), read_about(message.content, "contract")
     theirs = read_version(message.content)
-    if asked == contract.hash or theirs < contract.version:
+    if asked == contract.hash:
+        return contract
+    if theirs < contract.version:
         silo = open_folder(folder, asked)
         if silo.contract.hash == asked:
-            return silo
+            return silo.contract
     if theirs == contract.version:
         raise FedDigError(f"{file}: the moderator follows another contract; all must hold the same file")
     remedy = f"take that with `feddig federation accept {folder} federation-{contract.version + 1}.toml`"

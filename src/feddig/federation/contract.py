@@ -128,6 +128,7 @@ FEDERATION = (
     "previous",
     "first_rounds",
     "first_silos",
+    "model_every",
 )
 DEADLINES = ("training", "digest")
 SILO = ("name", "fingerprint", "first_fingerprint", "removed")
@@ -199,6 +200,8 @@ class Contract:
     """The rounds of the first version; None: the same."""
     first_silos: int | None = None
     """How many of the silos are in the first version; None: all."""
+    model_every: int | None = None
+    """The silos get the model after every so many rounds too; None: only the final one, not in the file."""
 
     def __post_init__(self) -> None:
         """Check that names and keys are unique, and that the number of silos fits."""
@@ -257,6 +260,7 @@ class Contract:
             "previous": self.previous,
             "first_rounds": self.first_rounds,
             "first_silos": self.first_silos,
+            "model_every": self.model_every,
         }
         deadlines = {"training": self.training_deadline, "digest": self.digest_deadline}
         tables: list[tuple[str, Mapping[str, Any]]] = [
@@ -308,6 +312,7 @@ class Contract:
             min_silos=None,
             start_silos=None,
             rounds_alone=None,
+            model_every=None,
         )
         # spelled with the keys that older checkpoints were hashed with, and without newer ones at their defaults
         text = lasting.text.replace("\nrecall_epochs", "\nrecall = true\nrecall_epochs")
@@ -324,6 +329,11 @@ class Contract:
     def longest_answer(self) -> float:
         """Seconds after which nobody waits for a reply to any message any more."""
         return VALID_DEADLINES * max(self.training_deadline, self.digest_deadline)
+
+    @property
+    def longest_stay(self) -> float:
+        """Seconds after the last round for which the moderator waits for silos that lack the final model."""
+        return max(self.training_deadline, self.digest_deadline)
 
     @property
     def longest_update(self) -> float:
@@ -428,6 +438,7 @@ def _contract(table: dict[str, Any], folder: Path) -> Contract:
         previous=read_hash(federation, "federation", "previous") if "previous" in federation else None,
         first_rounds=read_count(federation, "first_rounds", 1),
         first_silos=read_count(federation, "first_silos", 1),
+        model_every=read_count(federation, "model_every", 1),
     )
 
 

@@ -7,10 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
@@ -18,81 +15,34 @@ from torch import Tensor
 from feddig.core.absence import Absence
 from feddig.core.messages import Reply, Request
 from feddig.digest.digest import Digest
-from feddig.federation.certificates import fingerprint
-from feddig.federation.contract import Contract, Member
-from feddig.federation.requests import RequestSender
+from feddig.federation.contract import Contract
+from feddig.federation.presence import BrokenSilos, OnlineSilos
+from feddig.federation.requests import RequestSender, log_fault
 from feddig.federation.simulation_engine import DIGEST, DigestStore, read_replies
 from feddig.federation.wire import (
     About,
     Score,
+    SentModel,
     Terms,
     WireError,
     largest_update,
+    pack_model_file,
     pack_question,
     pack_request,
     read_digest_of,
+    read_receipt,
     read_score,
 )
 
 log = logging.getLogger("feddig")
 
+MODEL = "query.model"
 LOOK_SECONDS = 0.5
 RETRY_SECONDS, LONGEST_PAUSE = 1.0, 60.0
 """How long to wait before silos that fail are asked the same again: doubled each time."""
 
 Tell = Callable[[str, Sequence[int]], None]
 """Is told the moderator's state, and the silos that it waits for."""
-
-
-@dataclass(frozen=True)
-class OnlineNode:
-    """A silo's node while it is online."""
-
-    number: int
-    since: str
-    """When Flower last saw it come online; another time means that the silo was restarted."""
-
-
-class OnlineSilos:
-    """The silos that are online, found by their keys at each refresh."""
-
-    def __init__(self, grid: Grid, members: Sequence[Member]) -> None:
-        self._grid, self._members = grid, members
-        self._numbers = {
-            member.fingerprint: number for number, member in enumerate(members) if member.removed is None
-        }
-        self._unknown: set[int] = set()
-        self.nodes: Mapping[int, OnlineNode] = {}
-        """The nodes of the silos that were online at the last refresh, in the silos' order."""
-
-    def refresh(self) -> set[int]:
-        """Find the silos that are online now; return those that came or came back since the last refresh."""
-        found = {}
-        for node in self._grid.get_nodes():
-            silo = self._numbers.get(_fingerprint(node.public_key) or "")
-            if silo is not None:
-                found[silo] = OnlineNode(node.node_id, node.last_activated_at)
-            elif node.node_id not in self._unknown:
-                self._unknown.add(node.node_id)
-                log.warning(
-                    "node %d: its key is of no silo in the contract; nothing is sent to it", node.node_id
-                )
-        came = {silo for silo, node in found.items() if self.nodes.get(silo) != node}
-        for silo in sorted(came):
-            log.info("silo %d (%s) is here", silo, self._members[silo].name)
-        for silo in sorted(self.nodes.keys() - found.keys()):
-            log.info("silo %d (%s) is away", silo, self._members[silo].name)
-        self.nodes = dict(sorted(found.items()))
-        return came
-
-
-def _fingerprint(encoded: bytes) -> str | None:
-    """Return the fingerprint of a node's key (PEM); None if it is no key of our kind."""
-    try:
-        key = load_pem_public_key(encoded)
-    except ValueError:
-        return None
-    return fingerprint(key) if isinstance(key, ec.EllipticCurvePublicKey) else None
 
 
 class DeploymentEngine:
@@ -120,6 +70,7 @@ class DeploymentEngine:
         self._needed, self._resumed = needed, resumed
         self._tell, self._about = tell, About("contract", contract.hash, contract.version)
         self._online, self._requests = OnlineSilos(grid, contract.members), RequestSender(grid, write)
+        self._broken = BrokenSilos(contract.members)
         self._admitted: set[int] = set()
         """Silos that have sent their digest since they came."""
         self._refused: dict[int, tuple[int, float]] = {}
@@ -133,13 +84,23 @@ class DeploymentEngine:
         self._requests.drop_late()
         for silo in self._online.refresh():
             self._requests.mark_free(silo)
+            self._broken.restarted(silo)
             self._admitted.discard(silo)
             self._refused.pop(silo, None)
 
-    def here(self, round: int) -> list[int]:
-        """List the silos that can be asked: online, not busy with an earlier round, and in the schedule."""
-        online = [silo for silo in self._online.nodes if self.expected(silo, round)]
-        return [silo for silo in online if not self._requests.is_busy(silo)]
+    def here(self, round: int | None) -> list[int]:
+        """List the silos that are online, not broken, not busy with an earlier round, and in the schedule, if any."""
+        return [silo for silo in self._reachable(round) if silo not in self._broken]
+
+    @property
+    def broken(self) -> list[int]:
+        """List the silos that are online and said that they cannot answer."""
+        return [silo for silo in self._online.nodes if silo in self._broken]
+
+    def _reachable(self, round: int | None) -> list[int]:
+        """List the silos that can be asked: those that are here, and broken ones whose pause is over."""
+        online = [silo for silo in self._online.nodes if round is None or self.expected(silo, round)]
+        return [silo for silo in online if not self._requests.is_busy(silo) and not self._broken.rests(silo)]
 
     def expected(self, silo: int, round: int) -> bool:
         """Return whether this silo is a member, and present in this round by the schedule, if there is one."""
@@ -148,8 +109,8 @@ class DeploymentEngine:
         return self._schedule is None or bool(self._schedule.present[silo, round])
 
     def ready(self, round: int) -> list[int]:
-        """List the silos that can train: here and, if digests are collected, with their digest sent."""
-        return [silo for silo in self.here(round) if self._terms is None or silo in self._admitted]
+        """List the silos that can be asked to train: if digests are collected, those that have sent theirs."""
+        return [silo for silo in self._reachable(round) if self._terms is None or silo in self._admitted]
 
     def wait(
         self,
@@ -227,12 +188,13 @@ class DeploymentEngine:
             if digest is not None:
                 self.arrived[silo] = digest
         again = time.monotonic() + LONGEST_PAUSE
-        self._refused |= {silo: (round, again) for silo in asked if silo not in self._admitted}
+        refused = [silo for silo in asked if silo not in self._admitted and silo not in self._broken]
+        self._refused |= dict.fromkeys(refused, (round, again))
 
     def _may_ask(self, silo: int, round: int) -> bool:
         """Return whether a silo whose digest was not valid may be asked again: once in a round, and now and then."""
         asked, again = self._refused.get(silo, (None, 0.0))
-        return asked != round or time.monotonic() >= again
+        return not self._broken.rests(silo) and (asked != round or time.monotonic() >= again)
 
     def _take_digest(self, content: RecordDict, silo: int) -> Digest | None:
         """Check a digest, store it if it is new, and return it then."""
@@ -318,6 +280,19 @@ class DeploymentEngine:
                 log.warning("silo %d, round %d: its evaluation is refused: %s", silo, round + 1, error)
         return scores
 
+    def send_model(self, model: SentModel, silos: Collection[int]) -> set[int]:
+        """Send a trained model to those of these silos that can be asked; return those that have kept it."""
+        reachable, packed = self._reachable(None), pack_model_file(model, self._about)
+        contents = {silo: packed for silo in silos if silo in reachable}
+        kept, round = set(), model.rounds - 1
+        for silo, content in self._ask(contents, MODEL, round, self._contract.training_deadline).items():
+            try:
+                read_receipt(content, silo, model.rounds)
+                kept.add(silo)
+            except WireError as error:
+                self._broken.add(silo, round, f"its receipt for the model is refused: {error}")
+        return kept
+
     def _can_train(self, request: Request) -> bool:
         """Return whether a silo can be asked to train."""
         self._look_once(request.round)
@@ -338,7 +313,14 @@ class DeploymentEngine:
         largest: int = 0,
     ) -> dict[int, RecordDict]:
         nodes = {silo: node.number for silo, node in self._online.nodes.items()}
-        found = self._requests.ask(contents, nodes, kind, round=round, deadline=deadline, largest=largest)
+        # a silo that cannot evaluate may still train; one that refuses a resumed round may take part in the next
+        excused = kind == "evaluate" or (kind == "train" and round == self._resumed)
+        failed = log_fault if excused else self._broken.add
+        found = self._requests.ask(
+            contents, nodes, kind, round=round, deadline=deadline, largest=largest, failed=failed
+        )
+        for silo in found:
+            self._broken.answered(silo)
         for silo in contents:
             if self._requests.is_busy(silo):
                 # it is asked again when it has answered this ping, or the request that it works on

@@ -69,6 +69,16 @@ class SiloFolder:
         return self.released / "answers"
 
     @property
+    def model(self) -> Path:
+        """The trained model that the moderator sent last."""
+        return self.path / "model.safetensors"
+
+    @property
+    def finished(self) -> Path:
+        """The note that the federation has ended, with the hash of its model."""
+        return self.path / "finished.json"
+
+    @property
     def logs(self) -> Path:
         """The folder of its processes' log files."""
         return self.path / "logs"

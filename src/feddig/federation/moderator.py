@@ -24,11 +24,12 @@ from feddig.digest.digest import Digest
 from feddig.errors import FedDigError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import describe_device
-from feddig.federation.contract import read_contract
+from feddig.federation.contract import Contract, read_contract
+from feddig.federation.delivery import send_checkpoint, send_result
 from feddig.federation.engine import DeploymentEngine
 from feddig.federation.folders import ModeratorFolder
 from feddig.federation.moderator_setup import ModeratorSetup, set_up_moderator
-from feddig.federation.status import PAUSED_BY_OPERATOR, StatusFile, say_paused
+from feddig.federation.status import PAUSED_BY_OPERATOR, SENDING, StatusFile, read_status, say_paused
 from feddig.report.measures import accuracy_measures
 from feddig.runs.loggers.base import check_logs
 from feddig.runs.outcome import describe_round, describe_run
@@ -59,8 +60,9 @@ def moderate_federation(
     contract = read_contract(folder.contract)
     status = StatusFile(folder.status, contract)
     if results.finished and len(results.metrics()) >= contract.experiment.training.rounds:
-        status.note("finished", rows=results.metrics(), digests=_kept_digests(results, len(contract.members)))
-        return results.summary()
+        last = read_status(folder.status)
+        status.received = set() if last is None else last.received
+        return _send_again(grid, contract, results, status, write)
     setup = set_up_moderator(contract, folder.test_set, device=device)
     check_logs(setup.experiment)
     resumed = results.started
@@ -77,6 +79,18 @@ def moderate_federation(
                     "the moderator's app fails, which is a fault of the program; report it", exc_info=error
                 )
             raise
+
+
+def _send_again(
+    grid: Grid, contract: Contract, results: ResultsFolder, status: StatusFile, write: Callable[..., Message]
+) -> dict[str, Any]:
+    """Send the model of a finished run to the silos that lack it, and return the run's summary."""
+    digests = _kept_digests(results, len(contract.members))
+    status.note(SENDING, rows=results.metrics(), digests=digests)
+    with open_log(results.path, wait_seconds=SUCCESSION_SECONDS):
+        engine = DeploymentEngine(grid, contract, results, terms=None, write=write)
+        send_result(engine, contract, results, status)
+    return results.summary()
 
 
 class _Moderating:
@@ -139,7 +153,10 @@ class _Moderating:
             summarise=self._summary,
             progress=self,
         )
-        self._note("finished" if summary else "stopped")
+        if summary:
+            send_result(self._engine, self._setup.contract, self._results, self._status)
+        else:
+            self._note("stopped")
         return summary
 
     def start(self, experiment: Experiment, done: int, rounds: int, events: Sequence[str]) -> None:
@@ -151,6 +168,7 @@ class _Moderating:
         self._results.write_availability(_attendance(self._setup, self._rows).to_csv())
         self._note("training")
         log.info("%s", self._status.describe())
+        send_checkpoint(self._engine, self._setup, len(self._rows))
 
     def stop(self) -> None:
         """Do nothing: `go_on` notes how it ended."""
@@ -253,7 +271,9 @@ class _Moderating:
     def _note(self, state: str, missing: Sequence[int] = ()) -> None:
         here = self._engine.here(min(self._round, self._setup.experiment.training.rounds - 1))
         digests = {**self._setup.moderator.digests, **self._engine.arrived}
-        self._status.note(state, rows=self._rows, here=here, digests=digests, missing=missing)
+        self._status.note(
+            state, rows=self._rows, here=here, broken=self._engine.broken, digests=digests, missing=missing
+        )
 
     def _announce(self) -> None:
         """Log which federation runs, and on what."""

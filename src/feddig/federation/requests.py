@@ -17,6 +17,14 @@ WHO = "query.silo"
 POLL_SECONDS = 0.05
 LONGEST_PAUSE = 0.5
 
+Failed = Callable[[int, int, str], None]
+"""Is told of a silo that gave no valid reply: its number, the round, and why."""
+
+
+def log_fault(silo: int, round: int, fault: str) -> None:
+    """Log why a silo gave no valid reply."""
+    log.warning("silo %d, round %d: %s", silo, round + 1, fault)
+
 
 @dataclass(frozen=True)
 class _Unanswered:
@@ -47,10 +55,12 @@ class RequestSender:
         round: int,
         deadline: float,
         largest: int = 0,
+        failed: Failed | None = None,
     ) -> dict[int, RecordDict]:
         """Send these contents, by silo, to the silos' nodes; return the contents of the replies, by silo.
 
-        A reply whose arrays have more bytes than `largest` does not count.
+        A reply whose arrays have more bytes than `largest` does not count. `failed` is told of the silos that say that
+        they cannot answer; left out, that is logged.
         """
         if not contents:
             return {}
@@ -64,7 +74,7 @@ class RequestSender:
         receivers = {name: silo for name, silo in zip(ids, messages, strict=False) if name}
         for silo in messages.keys() - set(receivers.values()):
             log.warning("silo %d, round %d: the message could not be sent", silo, round + 1)
-        found = self._collect(receivers, round, sent + deadline, largest)
+        found = self._collect(receivers, round, sent + deadline, largest, failed or log_fault)
         for name, silo in receivers.items():
             log.warning("silo %d, round %d: no reply to %s in %g s", silo, round + 1, kind, deadline)
             self._unanswered[name] = _Unanswered(silo, round, sent + VALID_DEADLINES * deadline)
@@ -72,7 +82,7 @@ class RequestSender:
         return found
 
     def _collect(
-        self, waiting: dict[str, int], round: int, until: float, largest: int
+        self, waiting: dict[str, int], round: int, until: float, largest: int, failed: Failed
     ) -> dict[int, RecordDict]:
         """Pull replies until all are there or time is up; requests without a reply stay in `waiting`."""
         found: dict[int, RecordDict] = {}
@@ -85,7 +95,8 @@ class RequestSender:
                 if silo is None:
                     self._drop(answer)
                 elif answer.content is None:
-                    log.warning("silo %d, round %d: %s", silo, round + 1, answer.fault)
+                    tell = failed if answer.cannot_answer else log_fault
+                    tell(silo, round, answer.fault)
                 else:
                     found[silo] = answer.content
             left = until - time.monotonic()

@@ -34,18 +34,19 @@ You run the moderator: the only party that the silos talk to, at {address}.
 
        feddig federation moderator .
 
-   It ends by itself when all rounds are done. After a crash, a kill or a power cut give the same command again: it
-   continues from the last finished round. `feddig-moderator.service` is a systemd unit that does this for you.
-   `Containerfile` builds a container that runs it. The first lines of both say how to use them.
+   It ends by itself when all rounds are done and the silos have the model; silos that are away are waited for at most
+   {stay:g} s. After a crash, a kill or a power cut give the same command again: it continues from the last finished
+   round. Given again after the end, it sends the model to the silos that lack it. `feddig-moderator.service` is a
+   systemd unit that does this for you. `Containerfile` builds a container that runs it. The first lines of both say how
+   to use them.
 5. Show its state, from the same folder:
 
        feddig federation status .
 
 The silos: {silos}.
 
-Results are in `run/`, log files in `logs/`. `state.db` is Flower's own: messages pass through it, digests
-among them, so protect it as you protect `run/`. If you have test images, save them as arrays `x_test` and
-`y_test` in `test.npz` here; without them accuracy is that of the present silos' validation images.
+Results are in `run/`, log files in `logs/`. If you have test images, save them as arrays `x_test` and `y_test`
+in `test.npz` here; without them accuracy is that of the present silos' validation images.
 """
 
 _SILO = """# Run sheet of silo {silo}, {member}, in {name}
@@ -61,10 +62,11 @@ _SILO = """# Run sheet of silo {silo}, {member}, in {name}
        feddig federation silo .
 
    It connects to {address}; nothing connects to you. It starts its node again after a crash, and retries
-   for the minute in which a node that was killed is refused. Stop it with Ctrl-C: you are then absent, and your digest
-   is used in your place. Start it again to come back. If only a proxy leads out, set HTTPS_PROXY=http://host:port
-   first; the proxy must pass TLS through unchanged. `feddig-silo.service` is a systemd unit for this command.
-   `Containerfile` builds a container that runs it. The first lines of both say how to use them.
+   for the minute in which a node that was killed is refused. At the end it writes the trained model to
+   `model.safetensors` here and ends by itself: `feddig predict model.safetensors IMAGES` uses it. Stop it with Ctrl-C:
+   you are then absent, and your digest is used in your place. Start it again to come back. If only a proxy leads out,
+   set HTTPS_PROXY=http://host:port first; the proxy must pass TLS through unchanged. `feddig-silo.service` is a systemd
+   unit for this command. `Containerfile` builds a container that runs it. The first lines of both say how to use them.
 
 Your images never leave this machine. What leaves: {leaves}. `released/` holds what was sent last;
 keep it, because a second digest would reveal more and is refused. What releases cost is noted in the ledger of your
@@ -154,6 +156,7 @@ def moderator_sheet(contract: Contract, version: str) -> str:
         address=address,
         port=address.rpartition(":")[2],
         silos=names,
+        stay=contract.longest_stay,
         wheel=_wheel(version),
     )
     return page + _agreed(contract)

@@ -131,6 +131,7 @@ class Plan:
     min_silos: int | None = None
     start_silos: int | None = None
     rounds_alone: int | None = None
+    model_every: int | None = None
     keys: Path | None = None
     """Folder with the silos' own public keys, NAME.pub each; None: key pairs are made here."""
 
@@ -220,6 +221,7 @@ def _write(whole: FederationFolder, plan: Plan, rehearsal: Rehearsal | None) -> 
         min_silos=plan.min_silos,
         start_silos=plan.start_silos,
         rounds_alone=plan.rounds_alone or None,
+        model_every=plan.model_every,
     )
     authority = Authority.create(f"authority of {plan.name}"[:64], AUTHORITY_DAYS)
     whole.ca.mkdir(mode=0o700)

@@ -4,6 +4,7 @@ Each message may be handled by a new process, so the digest, the ledger of relea
 silo's own disk. The silo answers what the contract allows, whatever the moderator asks.
 """
 
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from feddig.digest.digest import Digest
 from feddig.digest.digest_file import read_digest, write_digest
 from feddig.errors import FedDigError, FileFormatError, SettingError
 from feddig.experiment.setup import choose_device, with_precision
-from feddig.federation.answers import Arrays, answer_once
+from feddig.federation.answers import SCORE, UPDATE, Arrays, answer_file, answer_once
 from feddig.federation.contract import Contract, check_possible, read_contract
 from feddig.federation.folders import SiloFolder
 from feddig.federation.silo_data import SiloFile, load_silo_data, read_silo_file
@@ -32,6 +33,8 @@ from feddig.privacy.ledger_file import MADE
 from feddig.privacy.mechanisms import public_facts
 from feddig.runs.build import Site, build_site_of
 from feddig.runs.release import budget_of, ledger_of, remember_ledger
+
+log = logging.getLogger("feddig")
 
 
 @dataclass(frozen=True)
@@ -171,9 +174,16 @@ class DeployedSilo:
                 f"{self.folder.contract}: with {recipe.name} class counts come from digests, but the moderator asks "
                 f"for exact ones in round {request.round + 1}"
             )
-        made = self._answer_once(
-            "update", request, lambda: _arrays_of(self.site.silo.train(request, self.site.worker))
-        )
+
+        def train() -> Arrays:
+            reply = self.site.silo.train(request, self.site.worker)
+            log.info(
+                "round %d: trained on %d images in %.1f s, loss %.3f",
+                request.round + 1, reply.samples, reply.seconds, reply.loss,
+            )  # fmt: skip
+            return _arrays_of(reply)
+
+        made = self._answer_once(UPDATE, request, train)
         steps, samples, loss, seconds = made["numbers"].tolist()
         update, counts = torch.tensor(made["update"]), made.get("class_counts")
         return Reply(
@@ -195,7 +205,7 @@ class DeployedSilo:
             measured = accuracy(self.site.network, self.validation) or 0.0
             return {"score": np.array([measured, len(self.validation)])}
 
-        measured, samples = self._answer_once("score", request, measure)["score"].tolist()
+        measured, samples = self._answer_once(SCORE, request, measure)["score"].tolist()
         return Score(measured, int(samples))
 
     def _answer_once(self, kind: str, request: Request, answer: Callable[[], Arrays]) -> Arrays:
@@ -210,9 +220,7 @@ class DeployedSilo:
                 f"{self.folder.contract}: training.rounds is {rounds}, but the moderator asks for round "
                 f"{request.round + 1}"
             )
-        # a contract that may continue the same run has the same answers
-        file = self.folder.answers / f"{self.contract.lasting_hash[:16]}-{kind}.safetensors"
-        return answer_once(file, request, answer)
+        return answer_once(answer_file(self.folder.answers, self.contract, kind), request, answer)
 
 
 def _arrays_of(reply: Reply) -> Arrays:

@@ -4,11 +4,13 @@ from pathlib import Path
 from typing import Any
 
 from feddig.digest.digest_file import read_digest
+from feddig.federation.answers import count_answers
 from feddig.federation.contract import read_contract
 from feddig.federation.folders import SiloFolder
 from feddig.federation.processes.processes import running
+from feddig.federation.result import is_finished
 from feddig.federation.silo_data import SiloFile, read_silo_file
-from feddig.files import content_hash, read_tensors
+from feddig.files import content_hash
 from feddig.privacy.ledger import Ledger
 from feddig.runs.release import ledger_of
 
@@ -20,8 +22,9 @@ def read_silo_status(folder: SiloFolder) -> dict[str, Any]:
     contract, file = read_contract(folder.contract), read_silo_file(folder.silo_file)
     digest = read_digest(folder.digest) if folder.digest.exists() else None
     ledger = Ledger(_ledger(folder, file))
+    last, trained = count_answers(folder.answers, contract)
     # the last entry says what all of them cost together, and spells infinity as JSON can hold it
-    last = next((entry.record for entry in reversed(ledger.entries())), None)
+    spent = next((entry.record for entry in reversed(ledger.entries())), None)
     return {
         "federation": contract.name,
         "silo": file.silo,
@@ -35,10 +38,13 @@ def read_silo_status(folder: SiloFolder) -> dict[str, Any]:
         "digest": None if digest is None else digest.hash,
         "digest_bytes": None if digest is None else digest.size,
         "rounds": contract.experiment.training.rounds,
-        "last_answered_round": _last_answered(folder, contract.lasting_hash),
-        "ledger": str(ledger.path) if last else None,
-        "spent_epsilon": last["composed_epsilon"] if last else None,
-        "spent_delta": last["composed_delta"] if last else None,
+        "last_answered_round": last,
+        "rounds_trained": trained,
+        "finished": is_finished(folder, contract),
+        "model": str(folder.model) if folder.model.exists() else None,
+        "ledger": str(ledger.path) if spent else None,
+        "spent_epsilon": spent["composed_epsilon"] if spent else None,
+        "spent_delta": spent["composed_delta"] if spent else None,
     }
 
 
@@ -49,19 +55,15 @@ def _ledger(folder: SiloFolder, file: SiloFile) -> Path:
     return ledger_of(file.data, file.ledger, content_hash(str(file.data.resolve()).encode()))
 
 
-def _last_answered(folder: SiloFolder, contract: str) -> int | None:
-    """Return the last round in which this silo trained or evaluated under this contract."""
-    files = folder.answers.glob(f"{contract[:16]}-*.safetensors")
-    return max((int(read_tensors(file, "answer")[1]["round"]) for file in files), default=None)
-
-
 def describe_silo(status: dict[str, Any]) -> list[str]:
     """Describe a silo's status in lines; rounds count from 1."""
     digest, last = status["digest"], status["last_answered_round"]
     answered = "none" if last is None else f"round {last + 1}"
-    node = "its node runs"
-    if not status["running"]:
-        node = "its node does not run; start it with `feddig federation silo`"
+    node = "its node does not run; start it with `feddig federation silo`"
+    if status["running"]:
+        node = "its node runs"
+    elif status["finished"]:
+        node = "the federation has ended"
     if status["removed"]:
         node = "it is removed, and not asked for anything any more"
     return [
@@ -70,6 +72,7 @@ def describe_silo(status: dict[str, Any]) -> list[str]:
         f"contract: {status['contract']}, version {status['version']}, moderator at {status['moderator']}",
         f"digest: {digest[:12]}, {status['digest_bytes']:,} bytes" if digest else "digest: not made yet",
         f"last answered: {answered} of {status['rounds']} rounds",
+        f"trained in {status['rounds_trained']} rounds; model: {status['model'] or 'not sent yet'}",
         _describe_ledger(status),
     ]
 

@@ -21,7 +21,7 @@ from feddig.files import FORMAT_VERSION, check_version, write_atomically
 if TYPE_CHECKING:
     from feddig.digest.digest import Digest
 
-FINISHED, PAUSED_BY_OPERATOR = "finished", "paused by the operator"
+FINISHED, SENDING, BROKEN, PAUSED_BY_OPERATOR = "finished", "sending", "broken", "paused by the operator"
 KEYS = ("federation", "pid", "state", "round", "rounds", "accuracy", "accuracy_of", "updated", "silos")
 APP = "flwr-serverapp"
 
@@ -34,7 +34,7 @@ class Status:
 
     @property
     def finished(self) -> bool:
-        """Whether all rounds are done."""
+        """Whether all rounds are done, and the final model was sent."""
         return bool(self.content["state"] == FINISHED)
 
     @property
@@ -62,16 +62,25 @@ class Status:
             # a silo may have come, or come back, since the last round
             did = "away" if did == "here" and self.rounds_done and "replied" in silo else did
             groups.setdefault(did, []).append(silo["name"])
-        order = ("here", "replied", "recalled", "away", "never seen")
+            if did != silo["state"] == BROKEN:
+                groups.setdefault(BROKEN, []).append(silo["name"])
+        order = ("here", "replied", "recalled", BROKEN, "away", "never seen")
         return "  ".join(f"{did}: {', '.join(groups[did])}" for did in order if did in groups)
+
+    @property
+    def received(self) -> set[int]:
+        """The silos that have the final model; all of them if an older release wrote the status."""
+        return {silo["silo"] for silo in self.content["silos"] if silo.get("received", True)}
 
     @property
     def waits(self) -> str:
         """For which silos the moderator waits, as a text; empty if it does not wait."""
-        if self.content["state"] == PAUSED_BY_OPERATOR:
+        missing, state = ", ".join(self.content.get("missing", ())), self.content["state"]
+        if state == PAUSED_BY_OPERATOR:
             return PAUSED_BY_OPERATOR
-        missing = self.content.get("missing")
-        return f"{self.content['state']}, missing: {', '.join(missing)}" if missing else ""
+        if state == SENDING:
+            return f"sending the model to: {missing}" if missing else ""
+        return f"{state}, missing: {missing}" if missing else ""
 
 
 Show = Callable[[Status], None]
@@ -153,6 +162,9 @@ class StatusFile:
         self._path, self._contract = path, contract
         self._rows: Sequence[Mapping[str, Any]] = ()
         self._state, self._here, self._held = "waiting", set[int](), dict[int, str]()
+        self._broken: Collection[int] = ()
+        self.received: set[int] = set()
+        """The silos that have the final model."""
         self._missing: Sequence[int] = ()
 
     def note(
@@ -161,11 +173,12 @@ class StatusFile:
         *,
         rows: Sequence[Mapping[str, Any]] | None = None,
         here: Collection[int] | None = None,
+        broken: Collection[int] = (),
         digests: Mapping[int, Digest] | None = None,
         missing: Sequence[int] = (),
     ) -> None:
         """Write a new state, with the silos that it waits for and what else has changed."""
-        self._state, self._missing = state, missing
+        self._state, self._missing, self._broken = state, missing, broken
         if rows is not None:
             self._rows = rows
         if here is not None:
@@ -201,6 +214,7 @@ class StatusFile:
                     "digest": self._held.get(silo),
                     "replied": silo in last.get("present", ()),
                     "recalled": silo in last.get("recalled", ()),
+                    "received": silo in self.received,
                 }
                 for silo, member in enumerate(self._contract.members)
             ],
@@ -209,6 +223,8 @@ class StatusFile:
     def _presence(self, silo: int) -> dict[str, Any]:
         if silo not in self._contract.active:
             return {"state": "removed", "away_since_round": None}
+        if silo in self._broken:
+            return {"state": BROKEN, "away_since_round": None}
         if silo in self._here:
             return {"state": "here", "away_since_round": None}
         took_part = [row["round"] for row in self._rows if silo in row["present"]]

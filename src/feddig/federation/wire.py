@@ -4,11 +4,13 @@ Nothing is unpickled. An array is read only if its header states the expected ty
 fits them.
 """
 
+import hashlib
 import io
 import math
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -319,6 +321,46 @@ def _check_terms(digest: Digest, terms: Terms) -> None:
     for name, wanted in terms.facts.items():
         if digest.facts.get(name) != wanted:
             raise WireError(f"its {name} is {digest.facts.get(name)!r}, not {wanted!r} as the contract says")
+
+
+@dataclass(frozen=True)
+class SentModel:
+    """A trained model on its way to the silos."""
+
+    file: bytes
+    """The bytes of its file."""
+    rounds: int
+    """After how many rounds it was written."""
+
+    @cached_property
+    def sha256(self) -> str:
+        """The SHA-256 of the file."""
+        return hashlib.sha256(self.file).hexdigest()
+
+
+def pack_model_file(model: SentModel, about: About) -> RecordDict:
+    """Pack a trained model's file byte by byte."""
+    facts = ConfigRecord({about.key: about.value, "rounds": model.rounds, "sha256": model.sha256})
+    return RecordDict({"model": pack_bytes("file", model.file), "facts": facts})
+
+
+def read_model_file(content: RecordDict, largest: int) -> SentModel:
+    """Read a trained model's file, which must match its hash and have at most `largest` bytes."""
+    facts = _facts(content)
+    model = SentModel(read_bytes(content, "model", "file", largest), _whole(facts, "rounds"))
+    if facts.get("sha256") != model.sha256:
+        raise WireError("its model does not match its SHA-256")
+    return model
+
+
+def pack_receipt(silo: int, rounds: int) -> RecordDict:
+    """Pack that a silo has the model of so many rounds."""
+    return RecordDict({"facts": ConfigRecord({"silo": silo, "round": rounds - 1})})
+
+
+def read_receipt(content: RecordDict, silo: int, rounds: int) -> None:
+    """Refuse a receipt of another silo, or for another model."""
+    _check_sender(content, silo, rounds - 1)
 
 
 def _facts(content: RecordDict) -> ConfigRecord:

@@ -5,7 +5,7 @@ the network is built from: its parts, the shape of an image and the names of the
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from feddig._version import __version__
 from feddig.core.samples import ImageSource, RawSamples, padded
 from feddig.data.dataset import Images
 from feddig.errors import FileFormatError, SettingError
@@ -33,7 +34,7 @@ from feddig.models.encoder import (
 )
 from feddig.models.flat import FlatNetwork
 from feddig.models.mobilenet import NETWORK, MobileNetV2
-from feddig.runs.build import Moderated, Party
+from feddig.runs.build import Party
 
 ENCODER = "encoder/"
 """Before the name of each of the encoder's tensors."""
@@ -41,21 +42,27 @@ IN_PYTHON = "given in Python"
 MODEL = "model.safetensors"
 
 
-def pack_model(moderated: Moderated, facts: Mapping[str, str]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors and facts of a trained model's file; `facts` say how it was trained."""
-    party, (image_shape, classes) = moderated.party, moderated.task()
+def pack_model(
+    party: Party, image_shape: tuple[int, int, int], classes: Sequence[str]
+) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Return the tensors and facts of a trained model's file, with the weights that the party's network has."""
+    experiment = party.experiment
     tensors = party.network.tensors()
     described = {
         "image_shape": json.dumps(image_shape),
         "classes": json.dumps(classes),
         "expert": json.dumps(party.expert is not None),
-        "precision": str(party.experiment.training.precision),
+        "precision": str(experiment.training.precision),
+        "algorithm": experiment.algorithm.name,
+        "seed": str(experiment.seed),
+        "feddig": __version__,
         **_describe_classifier(party),
     }
+    arrays = {name: tensor.numpy() for name, tensor in tensors.items()}
     if party.encoder is not None:
-        arrays, described["encoder"] = _describe_encoder(party, party.encoder)
-        tensors |= {ENCODER + name: torch.from_numpy(array) for name, array in arrays.items()}
-    return tensors, {**facts, **described}
+        encoder, described["encoder"] = _describe_encoder(party, party.encoder)
+        arrays |= {ENCODER + name: array for name, array in encoder.items()}
+    return arrays, described
 
 
 def _describe_classifier(party: Party) -> dict[str, str]:

@@ -17,12 +17,12 @@ from feddig.core.training import RoundResult
 from feddig.errors import first_line
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import describe_device
-from feddig.files import FORMAT_VERSION
+from feddig.files import FORMAT_VERSION, write_tensors
 from feddig.models.flat import FlatNetwork
 from feddig.report.page import write_report
 from feddig.report.pictures import draw_run
 from feddig.runs.build import Moderated
-from feddig.runs.model_file import pack_model
+from feddig.runs.model_file import MODEL, pack_model
 from feddig.runs.results_folder import ResultsFolder
 
 log = logging.getLogger("feddig")
@@ -94,11 +94,11 @@ def write_outcome(
 ) -> None:
     """Write models, picture and summary; the summary comes last and marks the run as finished."""
     experiment, moderator = moderated.experiment, moderated.moderator
-    facts = {"algorithm": experiment.algorithm.name, "seed": str(experiment.seed), "feddig": __version__}
     moderated.network.load(moderator.model())
-    folder.write_model("model", *pack_model(moderated, facts))
+    write_tensors(folder.path / MODEL, "model", *pack_model(moderated.party, *moderated.task()))
     if moderator.guidance_producer is not None:
-        folder.write_model("guidance", moderator.guidance_producer.tensors(), facts)
+        facts = {"algorithm": experiment.algorithm.name, "seed": str(experiment.seed), "feddig": __version__}
+        folder.write_guidance(moderator.guidance_producer.tensors(), facts)
     draw_run(folder.path)
     log.info("finished: %s", json.dumps(summary["accuracy"]))
     folder.write_summary(summary)

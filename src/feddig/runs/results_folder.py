@@ -282,13 +282,10 @@ class ResultsFolder:
             part.unlink()
         (self.path / STARTING).unlink(missing_ok=True)
 
-    def write_model(self, name: str, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
-        """Write model.safetensors or guidance.safetensors, with the tensor names of the module's state dict.
-
-        The model's file also holds its encoder.
-        """
+    def write_guidance(self, tensors: Mapping[str, Tensor], facts: Mapping[str, str]) -> None:
+        """Write guidance.safetensors, with the tensor names of the module's state dict."""
         arrays = {key: tensor.numpy() for key, tensor in tensors.items()}
-        write_tensors(self.path / f"{name}.safetensors", name, arrays, facts)
+        write_tensors(self.path / "guidance.safetensors", "guidance", arrays, facts)
 
     def reopen(self) -> None:
         """Let a finished run go on: its summary is written again at its end."""

@@ -7,6 +7,7 @@ has another shape.
 
 import importlib
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ import httpx
 
 from feddig.errors import FedDigError
 
+log = logging.getLogger("feddig")
+
 SUPERLINK, SERVER_APP, NODE = "superlink", "server app", "node"
 """The processes of a federation: two of the moderator's, and a silo's."""
 RELEASES = "flwr>=1.41,<1.42"
@@ -26,6 +29,9 @@ FLEET_PATH, PUSH_OBJECT_PATH = "/v1/fleet/", "/v1/fleet/push-object"
 """The SuperLink's interface for silos' nodes, and where they send the parts of a reply."""
 PULL_MESSAGES_PATH, PULL_OBJECT_PATH = "/v1/runtime/pull-messages", "/v1/runtime/pull-object"
 """Where the moderator's app asks which replies there are, and takes a part of one."""
+
+CANNOT_ANSWER = 2
+"""The code of the error by which a silo's node says that it cannot answer; Flower itself uses others."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +115,9 @@ def start_checked(main: Callable[[], None], *processes: str) -> None:
     except FedDigError as error:
         print(f"feddig: error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except Exception:
+        log.exception("this process fails, which is a fault of the program; report it")
+        raise SystemExit(1) from None
 
 
 def http_client(grid: Any) -> tuple[Any, httpx.Client]:

@@ -20,21 +20,24 @@ from typing import Any
 import httpx
 from flwr.app import Context, Error, Message, RecordDict
 
-from feddig.errors import FedDigError
+from feddig.errors import DataError, FedDigError
 from feddig.federation.certificates import read_key
 from feddig.federation.check import check_clock, check_silo
 from feddig.federation.client_app import app
 from feddig.federation.contract import read_contract
 from feddig.federation.flower_1_41 import names
-from feddig.federation.flower_1_41.names import NODE, start_checked
+from feddig.federation.flower_1_41.names import CANNOT_ANSWER, NODE, start_checked
 from feddig.federation.folders import SiloFolder
 from feddig.federation.processes.network import await_moderator
+from feddig.federation.result import describe_end, is_finished
 
 REFUSED = 3
 """The exit code of a node that the moderator does not take."""
 POLL_SECONDS, PULL_SECONDS = 0.2, 0.05
 """How often it asks for a message, and for a part of one that the moderator has not handed over yet."""
-NOT_ANSWERED = Error(2, "it could not answer; its own log says why")
+LEAVE_SECONDS = 3.0
+"""How long it stays after the end, for the moderator to take its receipt."""
+NOT_ANSWERED = Error(CANNOT_ANSWER, "it could not answer; its own log says why")
 """What the moderator hears of an error: the rest may tell of data and paths."""
 
 log = logging.getLogger("feddig")
@@ -65,12 +68,20 @@ def _connect_again(*_: object) -> None:
 
 
 def run_node(folder: SiloFolder) -> None:
-    """Load the silo's data, connect to the moderator, and answer messages until this process is ended."""
-    for line in check_silo(folder):
-        log.info("%s", line)
-    contract, key = read_contract(folder.contract), read_key(folder.key)
+    """Load the silo's data, connect to the moderator, and answer messages until the federation has ended."""
+    contract = read_contract(folder.contract)
+    if is_finished(folder, contract):
+        log.info("%s", describe_end(folder, contract))
+        return
+    try:
+        for line in check_silo(folder):
+            log.info("%s", line)
+    except DataError as error:
+        # connected all the same, so that the moderator hears of it; the data is loaded again when the silo is asked
+        log.error("%s; until that is mended this silo takes no part", error)
+    key = read_key(folder.key)
     trusted, keys = folder.ca.read_bytes(), (key, key.public_key())
-    while True:
+    while not is_finished(folder, contract):
         await_moderator(contract.address, folder.ca)
         check_clock(contract, folder)
         try:
@@ -78,8 +89,12 @@ def run_node(folder: SiloFolder) -> None:
                 number, receive, send, _, _, pull, push, confirm = connection
                 log.info("connected to %s", contract.address)
                 node = Node(folder, number, contract.longest_answer, receive, send, pull, push, confirm)
-                while True:
-                    node.turn()
+                # a version of the contract that was accepted since may have more rounds
+                while not (node.turn() and is_finished(folder, contract := read_contract(folder.contract))):
+                    pass
+                log.info("%s", describe_end(folder, contract))
+                # the SuperLink drops what a node has sent when it leaves
+                time.sleep(LEAVE_SECONDS)
         except UnknownNodeError:
             log.warning("the moderator was started again; connecting to it")
         except SystemExit as end:
@@ -108,27 +123,32 @@ class Node:
     push: Callable[[int, str, str, bytes], None]
     confirm: Callable[[int, str], None]
 
-    def turn(self) -> None:
-        """Answer the next message, if there is one."""
+    def turn(self) -> bool:
+        """Answer the next message, if there is one; return whether that was done."""
         try:
             received = self.receive()
             if received is None:
                 time.sleep(POLL_SECONDS)
-                return
+                return False
             message = self._fetch(*received)
             # a process that hangs reacts to nothing; it is ended, and the next one is asked again
             faulthandler.dump_traceback_later(self.longest, exit=True)
             began = time.perf_counter()
-            reply = self._answer(message)
+            try:
+                reply = self._answer(message)
+            finally:
+                faulthandler.cancel_dump_traceback_later()
             seconds = time.perf_counter() - began
-            faulthandler.cancel_dump_traceback_later()
             self._send(reply, seconds)
-        except Exception as error:
+        except (SystemExit, KeyboardInterrupt, UnknownNodeError):
+            raise
+        except BaseException as error:  # what Flower raises when a run was stopped is no Exception
             log.warning("a message is lost, and may come again: %s", str(error) or type(error).__name__)
             time.sleep(POLL_SECONDS)
-        else:
-            if not reply.has_error():
-                log.info("%s: sent after %.1f s", _what(message), seconds)
+            return False
+        if not reply.has_error():
+            log.info("%s: sent after %.1f s", _what(message), seconds)
+        return True
 
     def _fetch(self, head: Message, tree: Any) -> Message:
         run = head.metadata.run_id
@@ -157,6 +177,8 @@ class Node:
         run = reply.metadata.run_id
         reply.metadata.__dict__["_message_id"] = reply.object_id
         wanted, session = self.send(reply, names.TREE_OF.get()(reply), seconds)
+        if reply.has_error():
+            return  # the moderator has it already, as an error has no parts
         names.PUSH_PARTS.get()(
             names.PARTS_OF.get()(reply),
             lambda part, content: self.push(run, session, part, content),

@@ -20,7 +20,7 @@ from flwr.app import Array, Message, RecordDict
 from flwr.serverapp import Grid
 
 from feddig.federation.flower_1_41 import names
-from feddig.federation.flower_1_41.names import SERVER_APP, check_flower, http_client, unfit
+from feddig.federation.flower_1_41.names import CANNOT_ANSWER, SERVER_APP, check_flower, http_client, unfit
 
 CHUNK = int(names.CHUNK_SIZE.get())
 """Bytes of an array that Flower sends in one piece."""
@@ -53,6 +53,8 @@ class Answer:
     fault: str = ""
     expired: bool = False
     """Whether the SuperLink has deleted the message."""
+    cannot_answer: bool = False
+    """Whether the silo itself says that it cannot answer."""
 
 
 class Pieces:
@@ -146,7 +148,8 @@ def _answer(reply: Any) -> Answer:
 
 def _failed(name: str, error: Any) -> Answer:
     reason = " ".join(str(error.reason).split())[:LONGEST_REASON]
-    return Answer(name, fault=reason or "failed", expired=error.code == names.MESSAGE_UNAVAILABLE.get())
+    expired = error.code == names.MESSAGE_UNAVAILABLE.get()
+    return Answer(name, fault=reason or "failed", expired=expired, cannot_answer=error.code == CANNOT_ANSWER)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Run Flower's SuperLink behind a filter of requests, and log connections that fail the TLS handshake.
+"""Run Flower's SuperLink behind a filter of requests, with a log that says who was refused and why.
 
 A SuperLink serves three interfaces on one port. The silos' (/v1/fleet) asks for a registered key. Those by which runs
 are started and keys are registered (/v1/control) and by which apps talk (/v1/runtime) ask for nothing: anybody who
@@ -11,7 +11,13 @@ its length, and a request that is longer than a part of a reply is refused.
 import ipaddress
 import logging
 import os
+import re
 import ssl
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from threading import Thread
 
 from starlette.middleware import Middleware
 from starlette.responses import PlainTextResponse
@@ -22,6 +28,9 @@ from feddig.federation.flower_1_41.names import FLEET_PATH, PUSH_OBJECT_PATH, SU
 from feddig.federation.flower_1_41.replies import LARGEST_PIECE, NOTE
 
 log = logging.getLogger("uvicorn.error")
+
+LAST_LINES_SECONDS = 1.0
+"""How long the last lines are waited for at the end; programs that Flower started may run on."""
 
 
 class RequestFilter:
@@ -81,6 +90,46 @@ class LoggedTLS(ssl.SSLObject):
             raise
 
 
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+LEVEL = re.compile(r"(DEBUG|INFO|WARNING|ERROR|CRITICAL) *: *")
+"""How Flower begins a line of its log."""
+
+
+def tidy(line: str, now: datetime) -> str:
+    """Return a line of a log without colour codes; one of Flower's gets the time in front."""
+    plain = COLOUR.sub("", line)
+    level = LEVEL.match(plain)
+    if level is None:
+        return plain
+    return f"{now:%Y-%m-%d %H:%M:%S},{now.microsecond // 1000:03} {level[1]} {plain[level.end() :]}"
+
+
+@contextmanager
+def tidy_output() -> Iterator[None]:
+    """Pass on, line by line and tidied, what this process and the programs that Flower starts from it print."""
+    stdout, stderr = os.dup(1), os.dup(2)
+    source, sink = os.pipe()
+    for stream in (1, 2):
+        os.dup2(sink, stream)
+    os.close(sink)
+
+    def pass_on() -> None:
+        with os.fdopen(source, encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                with suppress(OSError):  # a full disk costs lines, and must not stop the SuperLink
+                    os.write(stdout, tidy(line, datetime.now()).encode())
+
+    thread = Thread(target=pass_on, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(stdout, 1)
+        os.dup2(stderr, 2)
+        thread.join(LAST_LINES_SECONDS)
+
+
 def main() -> None:
     """Run the SuperLink with the filter before all its interfaces."""
     start_checked(_run, SUPERLINK)
@@ -92,7 +141,8 @@ def _run() -> None:
     for variable in (names.GRPC_CONTROL, names.GRPC_FLEET):
         os.environ.pop(variable.get(), None)
     ssl.SSLContext.sslobject_class = LoggedTLS
-    names.RUN_SUPERLINK.get()()
+    with tidy_output():
+        names.RUN_SUPERLINK.get()()
 
 
 def put_filter_first() -> None:

@@ -38,13 +38,16 @@ log = logging.getLogger("feddig")
 
 
 def run_moderator(folder: ModeratorFolder, stopping: Event, show: Show = lambda status: None) -> bool:
-    """Run the moderator until all rounds are done (True), or until the event is set (False); show each new status."""
+    """Run the moderator until the federation has ended (True) or the event is set (False); show each new status."""
     contract = check_folder(folder)
     check_flower(SUPERLINK, SERVER_APP)
     with party_lock(folder.path):
         write_app(folder.app)
         failures = Failures(folder)
-        while not stopping.is_set() and not is_finished(folder, contract):
+        # a silo that was away at the end gets the model now
+        resend = is_finished(folder, contract) and bool(lacking(folder, contract))
+        while not stopping.is_set() and (resend or not is_finished(folder, contract)):
+            resend = False
             contract = check_folder(folder)  # a later version may have been accepted since
             write_flower_config(folder, contract)
             link = _start_superlink(folder, contract)
@@ -75,10 +78,16 @@ def check_folder(folder: ModeratorFolder) -> Contract:
 
 
 def is_finished(folder: ModeratorFolder, contract: Contract) -> bool:
-    """Return whether all rounds of this contract are done; a later version may have more."""
+    """Return whether all rounds of this contract are done, and the final model was sent; a later one may have more."""
     status = read_status(folder.status)
     rounds = contract.experiment.training.rounds
     return status is not None and status.finished and status.rounds_done >= rounds
+
+
+def lacking(folder: ModeratorFolder, contract: Contract) -> set[int]:
+    """Return the silos that lack the final model, as far as the last status says."""
+    status = read_status(folder.status)
+    return set() if status is None else set(contract.active) - status.received
 
 
 class Failures:

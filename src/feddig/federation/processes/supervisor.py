@@ -1,4 +1,4 @@
-"""Run a silo: keep its node running, and start it again after a crash.
+"""Run a silo: keep its node running until the federation has ended, and start it again after a crash.
 
 This process imports neither torch nor Flower, which would take seconds: its node checks and says everything.
 
@@ -18,19 +18,19 @@ from feddig.federation.processes.processes import party_environment, start, stop
 
 CONNECTED, HUNG, ERROR = "connected to", "Timeout (", "feddig: error: "
 """What the node writes to its log; the second is Python's own faulthandler's, which ends a process that hangs."""
-WRONG, REFUSED = 2, 3
-"""Exit codes of the node: something here is wrong, or the moderator does not take it; its last line says more."""
+FINISHED, WRONG, REFUSED = 0, 2, 3
+"""Exit codes of the node: the federation has ended, something here is wrong, or the moderator does not take it."""
 
 REFUSED_SECONDS = 120.0
 """How long a refusal may mean that the SuperLink has not yet noticed the end of the previous node."""
-RETRY_SECONDS, LONGEST_PAUSE, STEADY_SECONDS = 5.0, 60.0, 120.0
+RETRY_SECONDS, LONGEST_PAUSE, STEADY_SECONDS = 5.0, 20.0, 120.0
 STOP_SECONDS, LOOK_SECONDS = 10.0, 0.2
 
 log = logging.getLogger("feddig")
 
 
-def supervise(folder: SiloFolder, stopping: Event) -> None:
-    """Keep the node running until the event is set, or until it is clear that something here is wrong."""
+def supervise(folder: SiloFolder, stopping: Event) -> bool:
+    """Keep the node running until the federation has ended (True), or until the event is set (False)."""
     if not folder.contract.is_file():
         raise FedDigError(
             f"{folder.path}: is no silo's folder; give the one that `feddig federation init` wrote"
@@ -40,8 +40,10 @@ def supervise(folder: SiloFolder, stopping: Event) -> None:
         while True:
             began = time.monotonic()
             code, said = _run_node(folder, stopping)
+            if code == FINISHED:
+                return True
             if stopping.is_set():
-                return
+                return False
             if code == REFUSED and time.monotonic() - (refused_since or began) <= REFUSED_SECONDS:
                 refused_since = refused_since or began
                 log.info("refused, as a node is for a minute after it was killed; trying again")

@@ -47,7 +47,7 @@ def up(
     rounds_limit: int | None = None,
     show: Show = lambda status: None,
 ) -> bool:
-    """Run a federation, or one party of it, until all rounds are done (True) or until the event is set (False)."""
+    """Run a federation, or one party of it, until it has ended (True) or until the event is set (False)."""
     contract = read_contract(whole.contract)
     names = _chosen(whole, contract, only)
     if is_finished(whole.moderator, contract):
@@ -116,8 +116,12 @@ def _watch(
                 return True
             if not parties:
                 return False
-        if rounds_limit is not None and status is not None and status.rounds_done >= rounds_limit:
-            return status.finished
+        if (
+            rounds_limit is not None
+            and status is not None
+            and rounds_limit <= status.rounds_done < status.rounds
+        ):
+            return False
         if stopping.wait(POLL_SECONDS):
             return False
 
