@@ -52,6 +52,7 @@ RUN_APART = {
     "feddig federation status": "test_documented_federation.py",
     "feddig federation moderator": "test_documented_federation.py",
     "feddig federation silo": "test_documented_federation.py",
+    "feddig federation check": "test_documented_federation.py",
     "feddig digest make .": "test_documented_federation.py",
     "feddig audit .": "test_documented_federation.py",
     "flwr run": "test_flower.py",

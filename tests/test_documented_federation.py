@@ -57,12 +57,12 @@ def command_line(command: Command, more: str = "") -> list[str]:
     return [sys.executable, "-m", "feddig", *given, *more.split()]
 
 
-def run_to_end(command: Command, more: str = "", folder: Path | None = None) -> str:
-    """Run a command and return its output."""
+def run_to_end(command: Command, more: str = "", folder: Path | None = None, code: int = 0) -> str:
+    """Run a command, which must end with this code, and return its output."""
     done = subprocess.run(
         command_line(command, more), cwd=folder, capture_output=True, text=True, timeout=WAIT
     )
-    assert done.returncode == 0, f"{command}\n{done.stderr}"
+    assert done.returncode == code, f"{command}\n{done.stderr}"
     return done.stdout
 
 
@@ -139,13 +139,16 @@ def test_a_federation_with_own_keys_works_as_the_page_and_run_sheets_say() -> No
     run_to_end(
         on_sheets[1][1], "--quick --digests-at-most 12 --pool 40 --canaries 20 --no-pictures", folder=silos[0]
     )
+    check = documented("feddig federation check")
+    assert "80 images to train on" in run_to_end(check, "", silos[0], code=2)
     begun = [(of_moderator, moderator), *((of_silo, silo) for silo in silos)]
     with running_commands(begun, whole) as (first, *others):
         wait_until((moderator / "status.json").exists, first)
         assert "the moderator runs" in run_to_end(on_sheets[0][1], folder=moderator)
         assert first.wait(WAIT) == 0, Path("output-0.txt").read_text(encoding="utf-8")
-        # silos keep waiting for their moderator
-        assert [process.poll() for process in others] == [None, None]
+        assert [process.wait(WAIT) for process in others] == [0, 0]
+    model = (moderator / "run" / "model.safetensors").read_bytes()
+    assert [(silo / "model.safetensors").read_bytes() == model for silo in silos] == [True, True]
     assert present(moderator / "run")[-1] == [0, 1]
     ledgers = [silo / "released" for silo in silos]
     assert all(any(ledger.iterdir()) for ledger in ledgers)
