@@ -5,6 +5,7 @@ import random
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,12 +174,22 @@ def test_a_model_of_many_pieces_arrives_whole(link: Link, monkeypatch: pytest.Mo
     read_receipt(link.replies[0].content, 2, 8)
 
 
-def test_an_error_has_no_parts_to_hand_over(link: Link) -> None:
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_an_error_is_handed_over_whole_unless_the_moderator_has_taken_it_already(
+    link: Link, caplog: pytest.LogCaptureFixture, is_taken: bool
+) -> None:
+    def push(run: int, session: str, part: str, content: bytes) -> None:
+        if is_taken:
+            raise ObjectUnavailableError(part)
+        link.push(run, session, part, content)
+
+    link.node = replace(link.node, push=push)
     link.ask("query.digest")
     assert link.node.turn()
     (reply,) = link.replies
     assert reply.has_error()
-    assert not link.received
+    assert link.received.keys() == (set() if is_taken else {reply.object_id})
+    assert "is lost" not in caplog.text
 
 
 HANGS = """

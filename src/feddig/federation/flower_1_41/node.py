@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -177,13 +178,13 @@ class Node:
         run = reply.metadata.run_id
         reply.metadata.__dict__["_message_id"] = reply.object_id
         wanted, session = self.send(reply, names.TREE_OF.get()(reply), seconds)
-        if reply.has_error():
-            return  # the moderator has it already, as an error has no parts
-        names.PUSH_PARTS.get()(
-            names.PARTS_OF.get()(reply),
-            lambda part, content: self.push(run, session, part, content),
-            object_ids_to_push=wanted,
-        )
+        # the moderator may have read an error, and deleted it, before its part arrives
+        with suppress(Exception) if reply.has_error() else nullcontext():
+            names.PUSH_PARTS.get()(
+                names.PARTS_OF.get()(reply),
+                lambda part, content: self.push(run, session, part, content),
+                object_ids_to_push=wanted,
+            )
 
 
 def _what(message: Message) -> str:
