@@ -99,7 +99,8 @@ def federation_init(
     model_every: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Send silos the model after every so many rounds; only the final one if left out."
+            min=1,
+            help="Send silos the model each time this many rounds are done; only the final one if left out.",
         ),
     ] = None,
     data_dir: DataDir = None,

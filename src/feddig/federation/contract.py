@@ -201,7 +201,7 @@ class Contract:
     first_silos: int | None = None
     """How many of the silos are in the first version; None: all."""
     model_every: int | None = None
-    """The silos get the model after every so many rounds too; None: only the final one, not in the file."""
+    """The silos also get the model each time this many rounds are done; None: only the final one, not in the file."""
 
     def __post_init__(self) -> None:
         """Check that names and keys are unique, and that the number of silos fits."""

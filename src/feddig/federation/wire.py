@@ -354,7 +354,7 @@ def read_model_file(content: RecordDict, largest: int) -> SentModel:
 
 
 def pack_receipt(silo: int, rounds: int) -> RecordDict:
-    """Pack that a silo has the model of so many rounds."""
+    """Pack the receipt of the model that a silo got after this number of rounds."""
     return RecordDict({"facts": ConfigRecord({"silo": silo, "round": rounds - 1})})
 
 
