@@ -27,8 +27,7 @@ from torch import nn
 from feddig import Networks
 from feddig.experiment.experiment import Experiment
 from feddig.files import write_atomically
-from feddig.models.classifier import Classifier, build_classifier, size_matched_raw
-from feddig.models.guidance import build_guidance
+from feddig.models.networks import Classifier, build_classifier, build_guidance, size_matched_raw
 from feddig.report.pictures import COLOURS
 from feddig.report.read_run import read_rounds
 from feddig.runs.run import run

@@ -18,8 +18,7 @@ from torch.nn.functional import cross_entropy
 
 from feddig import load_dataset
 from feddig.models.encoder import encoder_hash, load_encoder
-from feddig.models.mobilenet import new_mobilenet
-from feddig.models.mobilenet_import import import_mobilenet
+from feddig.models.mobilenet import import_mobilenet, new_mobilenet
 
 CHOOSING_SHARE = 5
 """One in this many training images is used to choose the penalty."""

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from feddig.core.samples import ImageSource
 from feddig.data.load import load_dataset
-from feddig.digest.denoising import without_noise
-from feddig.digest.digest import make_digest
+from feddig.digest.digest import make_digest, without_noise
 from feddig.models.encoder import load_encoder
 from feddig.models.train_encoder import generate_images
 from feddig.settings import DigestSettings, PrivacySettings

@@ -31,10 +31,9 @@ from feddig.core.workers import Worker, WorkerPool, build_workers
 from feddig.data.dataset import Images
 from feddig.experiment.setup import choose_device, choose_precision, describe_device, prepare_device
 from feddig.gpu.fused import use_kernels
-from feddig.models.classifier import build_classifier
 from feddig.models.encoder import feature_shape, load_encoder
 from feddig.models.flat import FlatNetwork
-from feddig.models.guidance import build_guidance
+from feddig.models.networks import build_classifier, build_guidance
 from feddig.settings import DigestSettings, ModeratorSettings, PrivacySettings, TrainingSettings
 
 IMAGES, CLASSES, SHAPE = 558_344, 62, (1, 32, 32)

@@ -65,8 +65,8 @@ from feddig.core.workers import build_workers
 from feddig.data.dataset import Images
 from feddig.digest.digest import Digest
 from feddig.experiment.setup import describe_device
-from feddig.models.classifier import build_classifier
 from feddig.models.flat import FlatNetwork
+from feddig.models.networks import build_classifier
 from feddig.seeds import torch_stream
 from feddig.settings import ModeratorSettings, TrainingSettings
 

@@ -40,8 +40,8 @@ from feddig.experiment.setup import describe_device
 from feddig.experiment.toml import experiment_from_table
 from feddig.files import read_tensors, write_atomically, write_tensors
 from feddig.models.encoder import load_encoder
-from feddig.models.guidance import build_guidance
-from feddig.models.mobilenet_import import import_mobilenet
+from feddig.models.mobilenet import import_mobilenet
+from feddig.models.networks import build_guidance
 from feddig.models.train_encoder import generate_images
 from feddig.runs.results_folder import ResultsFolder
 from feddig.runs.run import resume, run

@@ -22,15 +22,14 @@ from torch.profiler import ProfilerActivity, profile
 
 from feddig.core.algorithms import Correction
 from feddig.core.cuda_graphs import RecordedStep, Recorder
+from feddig.core.local import Step, Trainee
 from feddig.core.samples import DigestSource, ImageSource, Source
-from feddig.core.step import Step, Trainee
 from feddig.digest.digest import Digest
 from feddig.experiment.setup import choose_device, describe_device, prepare_device
 from feddig.gpu.fused import use_kernels
-from feddig.models.classifier import build_classifier
 from feddig.models.encoder import feature_shape, load_encoder
 from feddig.models.flat import FlatNetwork
-from feddig.models.guidance import build_guidance
+from feddig.models.networks import build_classifier, build_guidance
 from feddig.settings import TrainingSettings
 
 BATCH, IMAGES = 256, 40_000

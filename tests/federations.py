@@ -21,9 +21,9 @@ from feddig.data.mmap import choose
 from feddig.errors import FedDigError
 from feddig.experiment.setup import lay_out
 from feddig.federation.certificates import Authority, write_certificate, write_silo_key
+from feddig.federation.client_app import take_model
 from feddig.federation.contract import Contract, Member, read_contract, write_contract
 from feddig.federation.folders import FederationFolder
-from feddig.federation.result import take_model
 from feddig.federation.silo import DeployedSilo, open_silo
 from feddig.federation.silo_data import write_silo_file
 from feddig.federation.wire import pack_reply, pack_score, pack_silo, read_about, read_request

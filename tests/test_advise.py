@@ -24,8 +24,14 @@ from feddig.advise.choose import (
     explain_choice,
     result_from_json,
 )
-from feddig.advise.grid import ShortRun, apply_setting, chosen_settings, list_settings, shorten_experiment
 from feddig.advise.sweep import SweepResult, sweep
+from feddig.advise.try_setting import (
+    ShortRun,
+    apply_setting,
+    chosen_settings,
+    list_settings,
+    shorten_experiment,
+)
 from feddig.audit.findings import AttackBudget
 from feddig.errors import FedDigError, FileFormatError, SettingError
 from feddig.experiment.experiment import Experiment

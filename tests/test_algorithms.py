@@ -17,12 +17,11 @@ from torch import Tensor, nn
 from feddig import Dataset, Experiment
 from feddig.core.algorithms import BASES, AdaBest, Algorithm, FedAvg, FedDyn, FedNova, FedProx, Memory
 from feddig.core.algorithms.fednova import effective_steps
-from feddig.core.local import Effort, train_locally
+from feddig.core.local import Effort, Trainee, train_locally
 from feddig.core.messages import State
 from feddig.core.moderator import Moderator
 from feddig.core.recipe import Recipe, names, read_recipe
 from feddig.core.samples import Samples
-from feddig.core.step import Trainee
 from feddig.core.training import run_rounds
 from feddig.errors import SettingError
 from feddig.models.flat import FlatNetwork

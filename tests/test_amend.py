@@ -19,7 +19,7 @@ from conftest import draw_tiny_dataset, make_tiny_experiment
 from feddig import run
 from feddig.cli import main
 from feddig.commands.options import INTERRUPTED
-from feddig.core import expert
+from feddig.core import plus
 from feddig.errors import FedDigError
 from feddig.federation import client_app, engine, moderator
 from feddig.federation.certificates import write_silo_key
@@ -53,8 +53,8 @@ Make = Callable[..., FederationFolder]
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for silos without long pauses, and train experts for a few steps."""
-    monkeypatch.setattr(expert, "PASSES", 1)
-    monkeypatch.setattr(expert, "LEAST_STEPS", 20)
+    monkeypatch.setattr(plus, "PASSES", 1)
+    monkeypatch.setattr(plus, "LEAST_STEPS", 20)
     monkeypatch.setattr(engine, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(engine, "RETRY_SECONDS", 0.01)
     monkeypatch.setattr(moderator, "LOOK_SECONDS", 0.01)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from feddig import load_dataset
-from feddig.attacks.canaries import draw_pairs, evaluate_guesses, prove_epsilon, score_coins
 from feddig.attacks.candidates import Backgrounds, Candidates, Noise, read_classes, read_noise
 from feddig.attacks.inversion import (
     apply_in_batches,
@@ -21,9 +20,17 @@ from feddig.attacks.inversion import (
     train_decoder,
     train_denoiser,
 )
-from feddig.attacks.labels import evaluate_labels, read_labels
-from feddig.attacks.lattice import check_lattice, evaluate_noise
 from feddig.attacks.membership import evaluate_linking, evaluate_membership, roc_curve, score_records
+from feddig.attacks.promise import (
+    check_lattice,
+    draw_pairs,
+    evaluate_guesses,
+    evaluate_labels,
+    evaluate_noise,
+    prove_epsilon,
+    read_labels,
+    score_coins,
+)
 from feddig.attacks.statistics import (
     Estimate,
     SuccessRate,

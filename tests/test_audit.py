@@ -17,8 +17,16 @@ from feddig import load_dataset
 from feddig.attacks.candidates import ClippedEncoder, apply_public_clip
 from feddig.attacks.statistics import SuccessRate
 from feddig.audit.attack_checks import check_membership, check_unmixing
-from feddig.audit.audit import Audit, run_audit
-from feddig.audit.audited import AuditedDigests, AuditImages, features_of, match_classes, prepare_audit
+from feddig.audit.audit import Audit, run_audit, settings_block, suggest_settings
+from feddig.audit.audited import (
+    AuditedDigests,
+    AuditImages,
+    features_of,
+    groups_from_seed,
+    match_classes,
+    mix_without_noise,
+    prepare_audit,
+)
 from feddig.audit.findings import (
     AttackBudget,
     Figure,
@@ -30,19 +38,16 @@ from feddig.audit.findings import (
     read_limits,
 )
 from feddig.audit.inputs import load_guidance, load_images, load_inputs
-from feddig.audit.next_steps import settings_block, suggest_settings
 from feddig.audit.promise_checks import check_accountant, check_canaries, check_numbers
-from feddig.audit.trial_digests import groups_from_seed, mix_without_noise
 from feddig.core.samples import ImageSource
 from feddig.data.dataset import Images
-from feddig.digest.denoising import denoise
-from feddig.digest.digest import Digest, make_digest, make_digest_by_facts
+from feddig.digest.digest import Digest, denoise, make_digest, make_digest_by_facts
 from feddig.digest.digest_file import write_digest
 from feddig.errors import FedDigError
 from feddig.experiment.toml import experiment_from_table
 from feddig.files import read_tensors, write_tensors
 from feddig.models.encoder import encoder_hash, load_encoder
-from feddig.models.guidance import build_guidance
+from feddig.models.networks import build_guidance
 from feddig.privacy.integer_noise import IntegerNoise
 from feddig.report.audit import audit_page
 from feddig.report.page import rebuild_run_page, write_report

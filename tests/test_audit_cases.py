@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from feddig.audit.audited import features_of
+from feddig.audit.audited import features_of, groups_from_seed, mix_without_noise
 from feddig.audit.findings import AttackBudget
-from feddig.audit.trial_digests import groups_from_seed, mix_without_noise
 from feddig.digest.digest import Digest
 from feddig.experiment.toml import experiment_from_table
 from feddig.privacy.integer_noise import IntegerNoise

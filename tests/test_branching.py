@@ -16,7 +16,7 @@ from conftest import draw_tiny_dataset, make_tiny_experiment
 from feddig import Dataset, Experiment, FedDigError, demo_experiment, grid, run, run_grid
 from feddig.core.moderator import Moderator
 from feddig.core.silo import Silo
-from feddig.report.comparison import write_comparison
+from feddig.report.page import write_comparison
 from feddig.runs.compare import Cell, Outcome
 from folders import contents, rows, run_feddig, snapshot, start_feddig
 

@@ -23,9 +23,8 @@ from PIL import Image
 
 from feddig.core.samples import ImageSource, padded_shape
 from feddig.data import Dataset, dataset_from_arrays, load_dataset
-from feddig.data.bundled import load_fashion_mini
 from feddig.data.dataset import Images, group_numbers, hold_out
-from feddig.data.load import NAMES
+from feddig.data.load import NAMES, load_fashion_mini
 from feddig.data.public_sets import FASHION_CLASSES
 from feddig.errors import DataError, SettingError
 from public_sets import is_mapped, one_line, write_idx

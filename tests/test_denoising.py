@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from feddig import Digest
 from feddig.core.samples import DigestSource
-from feddig.digest.denoising import denoise, without_noise
+from feddig.digest.digest import denoise, without_noise
 
 CENTRES = torch.tensor([[9.0, 1.0, 4.0, 5.0], [2.0, 8.0, 5.0, 3.0]])
 """Centres of two classes, far above zero, so that nothing is clipped at zero."""

@@ -14,19 +14,16 @@ from torch.nn.functional import max_pool2d, relu
 from feddig import demo_experiment, run
 from feddig.core.algorithms import Correction
 from feddig.core.cuda_graphs import RecordedStep, Recorder
-from feddig.core.expert import train_expert
-from feddig.core.local import Effort, Trained, train_locally
+from feddig.core.local import Effort, Trained, Trainee, train_locally
+from feddig.core.plus import build_expert, train_expert
 from feddig.core.samples import DigestSource, ImageSource, RawSamples, Samples
-from feddig.core.step import Trainee
 from feddig.core.workers import Worker, WorkerPool
 from feddig.data.dataset import Images
 from feddig.digest.digest import Digest
 from feddig.experiment.setup import prepare_device
 from feddig.gpu.fused import ConvPool, use_kernels
-from feddig.models.classifier import build_classifier
-from feddig.models.committee import build_expert
 from feddig.models.flat import FlatNetwork
-from feddig.models.guidance import build_guidance
+from feddig.models.networks import build_classifier, build_guidance
 from feddig.runs.build import build_simulation
 from feddig.settings import TrainingSettings
 

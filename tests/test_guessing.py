@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from feddig.privacy.guessing import (
+from feddig.privacy.accounting import (
     VALUES,
     guess_digest,
     guess_element,

@@ -17,19 +17,17 @@ from feddig.privacy.clipping import (
     Clip,
     clip_for,
     clip_records,
-    quantise,
-    received_features,
-    release_sums,
-    sum_records,
-)
-from feddig.privacy.integer_noise import DiscreteGaussianNoise, DiscreteLaplaceNoise
-from feddig.privacy.labels import (
     count_labels,
     keep_fraction,
     project_to_simplex,
+    quantise,
     randomise_labels,
+    received_features,
+    release_sums,
     soft_labels,
+    sum_records,
 )
+from feddig.privacy.integer_noise import DiscreteGaussianNoise, DiscreteLaplaceNoise
 from feddig.privacy.mechanisms import MECHANISMS, Randomness, Samples, public_facts
 from feddig.privacy.samplers import SeededSource, SystemSource
 from feddig.settings import DigestSettings, PrivacySettings

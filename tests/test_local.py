@@ -12,11 +12,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from feddig.core.algorithms import Algorithm, Correction, FedAvg, FedDyn
-from feddig.core.local import Effort, Trained, passes, train_locally
+from feddig.core.local import Effort, Trained, Trainee, passes, train_locally
 from feddig.core.messages import Request
 from feddig.core.samples import DigestSource, ImageSource, RawSamples, Samples, Source
 from feddig.core.silo import Silo
-from feddig.core.step import Trainee
 from feddig.core.workers import Worker
 from feddig.data.dataset import Images
 from feddig.digest.digest import Digest

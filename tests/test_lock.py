@@ -13,8 +13,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from feddig.errors import FedDigError
-from feddig.federation.processes import lock
-from feddig.federation.processes.lock import party_lock
+from feddig.federation.processes import processes
 from feddig.federation.processes.processes import (
     PARTY_VARIABLE,
     age,
@@ -23,6 +22,7 @@ from feddig.federation.processes.processes import (
     is_alive,
     is_paused,
     party_environment,
+    party_lock,
     running,
     start,
     started_by_us,
@@ -41,7 +41,7 @@ SLEEPER = [sys.executable, "-c", "import time; time.sleep(600)"]
 WORKER = """
 import sys, time
 from pathlib import Path
-from feddig.federation.processes.lock import party_lock
+from feddig.federation.processes.processes import party_lock
 from feddig.federation.processes.processes import start, stop, party_environment
 from feddig.federation.processes.processes import stop_on_signals
 
@@ -106,7 +106,7 @@ def test_only_left_over_processes_of_this_party_are_ended(tmp_path: Path) -> Non
 
 
 def test_only_one_process_is_at_work_for_a_party(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("feddig.federation.processes.lock.LOCK_SECONDS", 0.3)
+    monkeypatch.setattr("feddig.federation.processes.processes.LOCK_SECONDS", 0.3)
     with (
         party_lock(tmp_path),
         pytest.raises(FedDigError, match="another process is at work here"),
@@ -170,7 +170,7 @@ def test_only_our_own_descendants_are_listed_as_started_by_us(party: Path) -> No
 def test_a_paused_holder_whose_starter_was_killed_is_ended(
     party: Path, monkeypatch: pytest.MonkeyPatch, deaf: bool
 ) -> None:
-    monkeypatch.setattr(lock, "ORPHAN_SECONDS", 2.0 if deaf else 15.0)
+    monkeypatch.setattr(processes, "ORPHAN_SECONDS", 2.0 if deaf else 15.0)
     script = WORKER.replace("stopping.wait()", "time.sleep(600)") if deaf else WORKER
     starter = subprocess.Popen([sys.executable, "-c", STARTER, str(party), script])
     wait_until(holds(party, "worker"), 20)
@@ -189,7 +189,7 @@ def test_a_paused_holder_whose_starter_was_killed_is_ended(
 def test_a_paused_holder_that_was_started_by_hand_is_left_alone_and_named(
     party: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "LOCK_SECONDS", 0.5)
+    monkeypatch.setattr(processes, "LOCK_SECONDS", 0.5)
     environment = {name: value for name, value in os.environ.items() if name != PARTY_VARIABLE}
     worker = subprocess.Popen([sys.executable, "-c", WORKER, str(party), "worker"], env=environment)
     try:
@@ -221,7 +221,7 @@ def test_a_paused_holder_that_was_started_by_hand_is_left_alone_and_named(
 def test_a_reused_process_number_is_not_taken_for_the_holder(
     party: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lock, "LOCK_SECONDS", 0.5)
+    monkeypatch.setattr(processes, "LOCK_SECONDS", 0.5)
     stranger = subprocess.Popen(SLEEPER)
     try:
         wait_until(lambda: identity(stranger.pid), 20)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from feddig.data.idx import map_gzip
+from feddig.data.arrays import map_gzip
 from feddig.data.mmap import LazyPixels, choose, convert, join, map_unnamed
 from feddig.errors import DataError
 from feddig.files import cache_folder

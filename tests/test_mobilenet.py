@@ -18,8 +18,6 @@ from feddig.errors import FileFormatError, SettingError
 from feddig.experiment.toml import write_experiment
 from feddig.files import read_tensors, write_tensors
 from feddig.models import encoder as encoder_file
-from feddig.models.classifier import Classifier, build_classifier
-from feddig.models.custom import check_networks
 from feddig.models.encoder import (
     ConvEncoder,
     check_codes,
@@ -28,9 +26,8 @@ from feddig.models.encoder import (
     load_encoder,
     save_encoder,
 )
-from feddig.models.guidance import build_guidance
-from feddig.models.mobilenet import Filter, MobileNetV2, new_mobilenet
-from feddig.models.mobilenet_import import import_mobilenet
+from feddig.models.mobilenet import Filter, MobileNetV2, import_mobilenet, new_mobilenet
+from feddig.models.networks import Classifier, build_classifier, build_guidance, check_networks
 from folders import run_feddig
 
 COLOUR, CODE, MOBILE_CODE = (3, 32, 32), (4, 8, 8), (1280, 1, 1)

@@ -21,7 +21,7 @@ from feddig import Dataset, Experiment, FedDigError, run
 from feddig.core import moderator
 from feddig.core.absence import read_absence
 from feddig.digest.digest_file import read_digest, write_digest
-from feddig.federation import presence
+from feddig.federation import requests
 from feddig.federation.contract import read_contract
 from feddig.federation.folders import FederationFolder
 from feddig.federation.moderator import moderate_federation
@@ -237,7 +237,7 @@ def changed(**changes: Callable[[Any], Any]) -> Callable[[Any, Any], RecordDict]
 def test_without_a_valid_reply_a_silo_is_recalled_and_counted_again_when_it_is_back(
     make: Make, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "BROKEN_SECONDS", 0.0)
+    monkeypatch.setattr(requests, "BROKEN_SECONDS", 0.0)
     folder = make(terms={"training_deadline": 0.5})
     grid = LocalGrid(folder, 3)
     grid.faults.set(1, "train", answer, [1])

@@ -13,10 +13,8 @@ from torch import Tensor, nn
 from conftest import draw_tiny_dataset
 from feddig import Dataset, Experiment, Networks, dataset_from_arrays
 from feddig.errors import SettingError
-from feddig.models.classifier import Classifier, build_classifier
-from feddig.models.custom import check_networks
 from feddig.models.encoder import encoder_hash
-from feddig.models.guidance import build_guidance
+from feddig.models.networks import Classifier, build_classifier, build_guidance, check_networks
 from feddig.runs.build import build_simulation
 from feddig.runs.run import run
 

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from feddig.privacy.accounting import compose, concentrated_epsilon
-from feddig.privacy.clipping import clip_for
+from feddig.privacy.clipping import clip_for, keep_fraction
 from feddig.privacy.integer_noise import DiscreteGaussianNoise, DiscreteLaplaceNoise
-from feddig.privacy.labels import keep_fraction
 from feddig.privacy.mechanisms import promise_for
 from feddig.privacy.mechanisms.discrete_gaussian import smallest_sigma
 from feddig.privacy.samplers import SeededSource

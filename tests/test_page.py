@@ -20,10 +20,9 @@ from feddig.report.html_parts import json_block
 from feddig.report.page import build_page, write_report
 from feddig.report.page_data import split_into_periods
 from feddig.report.pictures import read_class_pictures
-from feddig.report.read_run import read_runs
+from feddig.report.read_run import read_runs, repeat_runs, to_toml
 from feddig.report.run_files import read_classes
-from feddig.report.run_settings import repeat_runs, to_toml
-from feddig.runs.pictures import write_class_facts
+from feddig.runs.outcome import write_class_facts
 from folders import error_line, run_feddig
 from report_folders import page_data, write_folder, write_grid
 
@@ -285,7 +284,7 @@ def test_class_facts_are_those_of_the_data(tmp_path: Path) -> None:
 
 def test_guidance_is_drawn_as_the_network_computes_it(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
-    from feddig.models.guidance import Deconvolution
+    from feddig.models.networks import Deconvolution
 
     torch.manual_seed(0)
     network = Deconvolution(3, 1)

@@ -16,8 +16,16 @@ from documented import ROOT
 from feddig.errors import FileFormatError, SettingError
 from feddig.experiment.setup import choose_device, describe_device
 from feddig.files import FORMAT_VERSION
-from feddig.runs.paper.cells import Cell, PaperTable, read_table, read_tables
-from feddig.runs.paper.results import finished_cells, keep, read_lines, remaining_seconds
+from feddig.runs.paper.cells import (
+    Cell,
+    PaperTable,
+    finished_cells,
+    keep,
+    read_lines,
+    read_table,
+    read_tables,
+    remaining_seconds,
+)
 from feddig.runs.paper.runner import Runner
 from feddig.runs.paper.table import heads_and_cells, tabulate, to_markdown
 

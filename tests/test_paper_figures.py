@@ -20,8 +20,7 @@ from feddig.report.paper.digests import DRAWS, mixing_weights, variance_in_sampl
 from feddig.report.paper.figures import FIGURES, draw_figure
 from feddig.report.paper.style import FROZEN, PAPER_ALGORITHMS, choose_styles, save_figure
 from feddig.report.pictures import EncodedImages, to_bytes
-from feddig.report.read_run import Run, read_runs
-from feddig.report.run_settings import to_toml
+from feddig.report.read_run import Run, read_runs, to_toml
 from folders import error_line, run_feddig
 from report_folders import write_folder, write_grid
 
@@ -386,7 +385,7 @@ def test_raw_images_are_test_images_with_their_features(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from feddig import load_dataset
     from feddig.models.encoder import load_encoder
-    from feddig.runs.pictures import load_samples
+    from feddig.runs.outcome import load_samples
 
     write_run(tmp_path / "run", 70.0)
     raw = load_samples(tmp_path / "run", 12)

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from feddig import Dataset, Experiment, read_experiment, run
-from feddig.core.expert import coverage, train_expert
+from feddig.core.plus import Committee, build_expert, coverage, train_expert
 from feddig.digest.digest import Digest
-from feddig.models.committee import Committee, build_expert
 from feddig.models.flat import FlatNetwork
 from feddig.runs.build import build_simulation
 from feddig.settings import ModeratorSettings

@@ -26,8 +26,7 @@ from feddig.models.mobilenet import MobileNetV2
 from feddig.models.train_encoder import make_encoder
 from feddig.report.measures import class_measures
 from feddig.runs.build import Moderated, build_party, build_simulation
-from feddig.runs.model_file import TrainedModel, load_model, pack_model
-from feddig.runs.predict import evaluate, predict
+from feddig.runs.model_file import TrainedModel, evaluate, load_model, pack_model, predict
 from folders import error_line, rows, run_feddig, start_feddig
 
 CLASSES = ("fig", "kiwi", "pear", "sloe")

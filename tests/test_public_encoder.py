@@ -12,7 +12,7 @@ from feddig.data import Dataset, dataset_from_arrays
 from feddig.files import read_tensors
 from feddig.models.encoder import encoder_hash, load_encoder
 from feddig.models.train_encoder import BATCH, SHIPPED_TRAINING, make_encoder
-from feddig.runs.public_encoder import training_on
+from feddig.runs.release import training_on
 from feddig.seeds import torch_stream
 from folders import run_feddig
 

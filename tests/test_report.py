@@ -14,8 +14,8 @@ from rich.console import Console
 
 import feddig.report
 from feddig.errors import FileFormatError
-from feddig.report.comparison import tabulate, to_csv, to_markdown, to_rich, write_comparison
 from feddig.report.measures import MEASURES
+from feddig.report.page import tabulate, to_csv, to_markdown, to_rich, write_comparison
 from feddig.report.pictures import draw_curves, draw_run
 from feddig.report.read_run import Run, read_rounds
 from report_folders import write_grid

@@ -16,13 +16,13 @@ from flwr.app import ConfigRecord, Error, RecordDict
 from conftest import draw_tiny_dataset, make_tiny_experiment
 from feddig.cli import main
 from feddig.errors import FedDigError
-from feddig.federation import delivery, engine, presence
+from feddig.federation import engine, moderator, requests
+from feddig.federation.check import read_silo_status
+from feddig.federation.client_app import describe_end, is_finished, take_model
 from feddig.federation.contract import Contract, read_contract, write_contract
 from feddig.federation.folders import FederationFolder, SiloFolder
 from feddig.federation.moderator import moderate_federation
 from feddig.federation.processes.moderator_process import lacking
-from feddig.federation.result import describe_end, is_finished, take_model
-from feddig.federation.silo_status import read_silo_status
 from feddig.federation.wire import About, SentModel, WireError, pack_model_file
 from feddig.files import pack_tensors, read_tensors
 from federations import SILENT, LocalGrid, make_federation, status, write_message
@@ -35,7 +35,7 @@ ROUNDS = 3
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for silos, and ask them again, without long pauses."""
-    for module, name in ((engine, "LOOK_SECONDS"), (delivery, "LOOK_SECONDS"), (presence, "BROKEN_SECONDS")):
+    for module, name in ((engine, "LOOK_SECONDS"), (moderator, "LOOK_SECONDS"), (requests, "BROKEN_SECONDS")):
         monkeypatch.setattr(module, name, 0.01)
 
 

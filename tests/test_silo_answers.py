@@ -16,11 +16,10 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 from feddig import Dataset, Experiment, FedDigError
 from feddig.core.messages import Request
 from feddig.core.silo import Silo
-from feddig.federation.answers import Arrays, answer_once
 from feddig.federation.contract import read_contract
 from feddig.federation.folders import FederationFolder
 from feddig.federation.moderator import moderate_federation
-from feddig.federation.silo import DeployedSilo, open_silo
+from feddig.federation.silo import Arrays, DeployedSilo, answer_once, open_silo
 from feddig.federation.wire import pack_reply
 from federations import LocalGrid, make_federation, write_everywhere, write_message
 from folders import rows

@@ -18,8 +18,16 @@ from feddig import Digest, demo_experiment, make_digest, read_digest, run, write
 from feddig.digest.digest import limit_groups
 from feddig.errors import DataError, FileFormatError, SettingError
 from feddig.files import read_tensors, write_tensors
-from feddig.privacy.clipping import NORMS, clip_for, received_features, sent_sums, sum_records
-from feddig.privacy.labels import keep_fraction, likely_labels, randomise_labels
+from feddig.privacy.clipping import (
+    NORMS,
+    clip_for,
+    keep_fraction,
+    likely_labels,
+    randomise_labels,
+    received_features,
+    sent_sums,
+    sum_records,
+)
 from feddig.privacy.mechanisms import public_facts
 from feddig.privacy.mechanisms.discrete_gaussian import smallest_sigma
 from feddig.privacy.samplers import SeededSource

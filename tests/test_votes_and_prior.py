@@ -15,9 +15,8 @@ from torch.nn.functional import cross_entropy
 from feddig import Dataset, Experiment, resume, run
 from feddig.core.algorithms import FedDyn
 from feddig.core.algorithms.base import Correction
-from feddig.core.prior import count_classes, count_in_digest, log_prior_ratio
-from feddig.core.step import Step, Trainee
-from feddig.core.votes import Votes
+from feddig.core.local import Step, Trainee, count_classes, count_in_digest, log_prior_ratio
+from feddig.core.plus import Votes
 from feddig.models.flat import FlatNetwork
 from feddig.runs.build import build_simulation
 from feddig.settings import ModeratorSettings, TrainingSettings

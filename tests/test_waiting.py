@@ -1,6 +1,7 @@
 """A federation that waits: for all silos before the first round, for enough of them in each, and what it says then."""
 
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 from flwr.app import Error, RecordDict
 
 from conftest import draw_tiny_dataset, make_tiny_experiment
-from feddig.federation import engine, presence
+from feddig.federation import engine, requests
 from feddig.federation.folders import FederationFolder
 from feddig.federation.moderator import moderate_federation
 from feddig.federation.status import Status
@@ -30,7 +31,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for silos, and ask them again, without long pauses."""
     monkeypatch.setattr(engine, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(engine, "RETRY_SECONDS", 0.01)
-    monkeypatch.setattr(presence, "BROKEN_SECONDS", 0.02)
+    monkeypatch.setattr(requests, "BROKEN_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -145,8 +146,8 @@ def test_a_broken_silo_is_named_is_not_here_and_is_asked_again_after_growing_pau
     folder = make(rounds=14)
     grid, states = LocalGrid(folder, 3), set()
     clock = [0.0]
-    monkeypatch.setattr(presence, "time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(presence, "BROKEN_SECONDS", 1.5)
+    monkeypatch.setattr(requests, "time", SimpleNamespace(monotonic=lambda: clock[0], sleep=time.sleep))
+    monkeypatch.setattr(requests, "BROKEN_SECONDS", 1.5)
 
     def tick(grid: LocalGrid) -> None:
         told = status(folder)
@@ -280,7 +281,7 @@ def test_the_first_round_waits_for_all_or_as_many_as_agreed_and_says_who_is_miss
 def test_a_silo_whose_digest_is_refused_is_not_asked_for_it_all_the_time(
     make: Make, answer: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(presence, "BROKEN_SECONDS", 5.0)
+    monkeypatch.setattr(requests, "BROKEN_SECONDS", 5.0)
     folder = make(rounds=1, start_silos=3)
     grid = LocalGrid(folder, 3)
     grid.faults.set(1, "query.digest", lambda message, silo: answer)

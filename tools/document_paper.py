@@ -6,8 +6,7 @@ A table stands between <!-- NAME --> and <!-- end -->.
 import re
 from pathlib import Path
 
-from feddig.runs.paper.cells import read_table
-from feddig.runs.paper.results import finished_cells, read_lines
+from feddig.runs.paper.cells import finished_cells, read_lines, read_table
 from feddig.runs.paper.table import tabulate, to_markdown
 
 ROOT = Path(__file__).parent.parent

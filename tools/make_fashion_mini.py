@@ -2,7 +2,7 @@
 
     python tools/make_fashion_mini.py FOLDER
 
-The same files give the same arrays. Copy the printed fingerprint into feddig/data/bundled.py.
+The same files give the same arrays. Copy the printed fingerprint into feddig/data/load.py.
 """
 
 import argparse
@@ -13,9 +13,9 @@ from pathlib import Path
 
 import numpy as np
 
-from feddig.data.bundled import FILES, FINGERPRINT, fingerprint
+from feddig.data.arrays import load_idx
 from feddig.data.dataset import Images
-from feddig.data.idx import load_idx
+from feddig.data.load import FILES, FINGERPRINT, fingerprint
 from feddig.files import write_atomically
 from feddig.seeds import numpy_stream
 
@@ -62,9 +62,7 @@ def main(words: list[str] | None = None) -> None:
         size += len(content)
     found = fingerprint(arrays)
     print(f"{size:,} bytes, fingerprint {found}")
-    print(
-        "as recorded" if found == FINGERPRINT else "not the recorded one: put it into feddig/data/bundled.py"
-    )
+    print("as recorded" if found == FINGERPRINT else "not the recorded one: put it into feddig/data/load.py")
 
 
 if __name__ == "__main__":

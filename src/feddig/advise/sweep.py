@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from feddig.advise.choose import Setting, SettingResult, result_from_json
-from feddig.advise.grid import apply_setting
-from feddig.advise.try_setting import AttackedSilo, load_attacked_silo, try_setting
+from feddig.advise.try_setting import AttackedSilo, apply_setting, load_attacked_silo, try_setting
 from feddig.audit.findings import AttackBudget
 from feddig.data.dataset import Dataset
 from feddig.errors import FedDigError, FileFormatError, SettingError

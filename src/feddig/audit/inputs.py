@@ -21,7 +21,7 @@ from feddig.experiment.setup import lay_out
 from feddig.experiment.toml import read_experiment
 from feddig.files import content_hash, read_tensors
 from feddig.models.encoder import encoder_hash, load_encoder
-from feddig.models.guidance import build_guidance
+from feddig.models.networks import build_guidance
 from feddig.seeds import numpy_stream
 
 NAMED = ("fashion-mini", *PUBLISHED)

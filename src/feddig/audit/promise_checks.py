@@ -7,11 +7,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from feddig.attacks.canaries import draw_pairs, evaluate_guesses, prove_epsilon, score_coins
-from feddig.attacks.labels import evaluate_labels, read_labels
-from feddig.attacks.lattice import check_lattice, evaluate_noise
+from feddig.attacks.promise import (
+    check_lattice,
+    draw_pairs,
+    evaluate_guesses,
+    evaluate_labels,
+    evaluate_noise,
+    prove_epsilon,
+    read_labels,
+    score_coins,
+)
 from feddig.attacks.statistics import Estimate, p_value_of_mean
-from feddig.audit.audited import AuditedDigests, count_records, features_of
+from feddig.audit.audited import (
+    AuditedDigests,
+    count_records,
+    features_of,
+    groups_from_seed,
+    make_trial_digests,
+    mix_without_noise,
+    trial_seed,
+)
 from feddig.audit.findings import (
     AMBER,
     GREEN,
@@ -23,7 +38,6 @@ from feddig.audit.findings import (
     figure_of_rate,
     percent,
 )
-from feddig.audit.trial_digests import groups_from_seed, make_trial_digests, mix_without_noise, trial_seed
 from feddig.digest.digest import Digest
 from feddig.privacy.mechanisms import weights_of
 from feddig.seeds import derive

@@ -111,8 +111,8 @@ def advise_command(
 
     from feddig.advise.advice_files import terminal_table, write_advice
     from feddig.advise.choose import UserLimits, choose_setting, explain_choice
-    from feddig.advise.grid import ShortRun, chosen_settings, list_settings, shorten_experiment
     from feddig.advise.sweep import sweep
+    from feddig.advise.try_setting import ShortRun, chosen_settings, list_settings, shorten_experiment
     from feddig.audit.findings import AttackBudget
     from feddig.data.load import OWN
 

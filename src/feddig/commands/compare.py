@@ -34,7 +34,7 @@ def compare_command(
     options.check_out(out)
     from feddig.core.absence import SCENARIOS
     from feddig.core.recipe import read_recipe
-    from feddig.report.comparison import to_rich, write_comparison
+    from feddig.report.page import to_rich, write_comparison
     from feddig.runs.compare import grid, run_grid
     from feddig.runs.outcome import write_page
     from feddig.runs.progress import choose_progress

@@ -43,7 +43,7 @@ def encoder_make(
     show_log(log_level)
     from feddig.models.encoder import encoder_hash, save_encoder
     from feddig.models.train_encoder import BATCH, SHIPPED_TRAINING, STEPS, make_encoder, make_even_encoder
-    from feddig.runs.public_encoder import check_channels, facts_about, load_public, training_on
+    from feddig.runs.release import check_channels, facts_about, load_public, training_on
 
     def report(step: int, error: float) -> None:
         if not quiet and (step + 1) % 100 == 0:
@@ -78,7 +78,7 @@ def encoder_import(
 ) -> None:
     """Turn MobileNetV2's weights, TensorFlow's or torchvision's, into an encoder file."""
     from feddig.models.encoder import encoder_hash, save_encoder
-    from feddig.models.mobilenet_import import import_mobilenet
+    from feddig.models.mobilenet import import_mobilenet
 
     if out.exists():
         raise FedDigError(f"{out}: exists already; choose another --out")

@@ -30,8 +30,7 @@ def evaluate_command(
 ) -> None:
     """Measure a trained model on images with labels: accuracy, and precision, recall and F1 of each class."""
     from feddig.files import write_atomically
-    from feddig.runs.model_file import load_model
-    from feddig.runs.predict import evaluate
+    from feddig.runs.model_file import evaluate, load_model
 
     if out is not None and out.exists():
         raise FedDigError(f"{out}: exists already; choose another --out")

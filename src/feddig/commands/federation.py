@@ -374,7 +374,7 @@ def federation_status(
 
 
 def _print_silo_status(folder: "SiloFolder", as_json: bool) -> None:
-    from feddig.federation.silo_status import describe_silo, read_silo_status
+    from feddig.federation.check import describe_silo, read_silo_status
 
     found = read_silo_status(folder)
     print(json.dumps(found, indent=2) if as_json else "\n".join(describe_silo(found)))

@@ -49,7 +49,7 @@ def figures_command(
 
 def _samples(data_dir: Path | None, run: "Run", count: int) -> "EncodedImages":
     """Return test images of a run's data; only this figure needs torch, which encodes them."""
-    from feddig.runs.pictures import load_samples
+    from feddig.runs.outcome import load_samples
 
     return load_samples(run.path, count, data_dir)
 

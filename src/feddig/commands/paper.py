@@ -24,8 +24,7 @@ EXPERIMENTS, RESULTS = Path("experiments/paper"), Path("benchmarks/results/paper
 @paper_app.command("list")
 def paper_list(experiments: Experiments = EXPERIMENTS, results: Results = RESULTS) -> None:
     """List the tables and figures: how many cells are finished, and what the others cost."""
-    from feddig.runs.paper.cells import read_tables
-    from feddig.runs.paper.results import read_lines, remaining_seconds
+    from feddig.runs.paper.cells import read_lines, read_tables, remaining_seconds
 
     shown = Table()
     for title in ("name", "in the paper", "what", "finished", "what the rest takes, as measured on"):
@@ -64,8 +63,7 @@ def paper_run(
     """Run the cells that are not finished, one after the other; each finished one is kept at once."""
     began = time.monotonic()
     options.show_log(log_level)
-    from feddig.runs.paper.cells import read_table
-    from feddig.runs.paper.results import read_lines, remaining_seconds
+    from feddig.runs.paper.cells import read_lines, read_table, remaining_seconds
     from feddig.runs.paper.runner import Runner
     from feddig.runs.progress import choose_progress
 
@@ -108,8 +106,7 @@ def paper_table(
     results: Results = RESULTS,
 ) -> None:
     """Print ours beside the paper's numbers: mean ± standard deviation over seeds."""
-    from feddig.runs.paper.cells import read_table, read_tables
-    from feddig.runs.paper.results import finished_cells, read_lines
+    from feddig.runs.paper.cells import finished_cells, read_lines, read_table, read_tables
     from feddig.runs.paper.table import describe_runs, heads_and_cells, tabulate, to_markdown
 
     finished = finished_cells(read_lines(results))

@@ -32,8 +32,7 @@ def predict_command(
 ) -> None:
     """Classify images with a trained model; write the class and the probabilities of each image."""
     from feddig.files import write_atomically
-    from feddig.runs.model_file import load_model
-    from feddig.runs.predict import predict
+    from feddig.runs.model_file import load_model, predict
 
     if out.exists():
         raise FedDigError(f"{out}: exists already; choose another --out")

@@ -18,8 +18,7 @@ from feddig.commands.options import (
 
 if TYPE_CHECKING:
     from feddig.experiment.experiment import Experiment
-    from feddig.privacy.accounting import Promise
-    from feddig.privacy.guessing import Guess
+    from feddig.privacy.accounting import Guess, Promise
 
 SIDE = 32
 """Height and width of the image that the encoder is tried on: the paper's data, padded."""
@@ -62,7 +61,7 @@ def privacy_command(
     as_json: Json = False,
 ) -> None:
     """Say what a digest promises a record, on which assumptions, without any data."""
-    from feddig.privacy.guessing import guess_digest
+    from feddig.privacy.accounting import guess_digest
     from feddig.privacy.mechanisms import promise_for
 
     agreed = find_contract(file)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from feddig.core.algorithms.base import Correction
+from feddig.core.local import Step, Trainee
 from feddig.core.samples import Source
-from feddig.core.step import Step, Trainee
 from feddig.errors import first_line
 from feddig.gpu.fused import use_kernels, uses_kernels
 from feddig.settings import TrainingSettings

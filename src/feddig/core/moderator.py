@@ -10,13 +10,10 @@ import torch
 from torch import Tensor
 
 from feddig.core.algorithms import Algorithm, Memory, Round
-from feddig.core.expert import coverage, train_expert
-from feddig.core.local import Effort, Trained, train_locally
+from feddig.core.local import Effort, Trained, Trainee, count_in_digest, log_prior_ratio, train_locally
 from feddig.core.messages import Reply, Request, State
-from feddig.core.prior import count_in_digest, log_prior_ratio
+from feddig.core.plus import Votes, coverage, train_expert
 from feddig.core.samples import DigestSource, Samples
-from feddig.core.step import Trainee
-from feddig.core.votes import Votes
 from feddig.core.workers import Done, Worker, WorkerPool
 from feddig.digest.digest import Digest, check_digest
 from feddig.errors import DivergenceError, FileFormatError

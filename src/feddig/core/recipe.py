@@ -24,7 +24,7 @@ class Recipe:
     recall: bool = False
     joint: bool = False
     expert: bool = False
-    """A digest expert decides together with the model that silos train, as feddig.models.committee says."""
+    """A digest expert decides together with the model that silos train, as feddig.core.plus says."""
     frozen: bool = False
     """Not trained again after the first leave."""
     centralised: bool = False

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from feddig.data.dataset import Images
-from feddig.digest.denoising import denoise
-from feddig.digest.digest import Digest
+from feddig.digest.digest import Digest, denoise
 from feddig.models.flat import FlatNetwork
 
 SIDE = 8

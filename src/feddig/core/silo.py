@@ -4,11 +4,9 @@ import torch
 from torch import nn
 
 from feddig.core.algorithms import Algorithm
-from feddig.core.local import Effort, train_locally
+from feddig.core.local import Effort, Trainee, count_classes, log_prior_ratio, train_locally
 from feddig.core.messages import Reply, Request
-from feddig.core.prior import count_classes, log_prior_ratio
 from feddig.core.samples import RawSamples
-from feddig.core.step import Trainee
 from feddig.core.workers import Worker
 from feddig.digest.digest import Digest, make_digest
 from feddig.errors import SettingError

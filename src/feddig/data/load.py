@@ -1,15 +1,21 @@
-"""Load a data set by its name, and list the public sets that are on this computer."""
+"""Load a data set by its name, and list the public sets that are on this computer.
 
+A small set, fashion-mini, is installed with FedDig, so that a first run needs no download.
+"""
+
+import io
+import lzma
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib.resources import files
+from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
-from feddig.data.bundled import load_fashion_mini
-from feddig.data.cifar import count_records, read_cifar
-from feddig.data.dataset import Dataset, Images, assemble
+from feddig.data.arrays import count_items, count_records, load_idx, load_npz, read_cifar, read_part
+from feddig.data.dataset import Dataset, Images, assemble, check_images
 from feddig.data.download import (
     download_set,
     file_hash,
@@ -20,15 +26,16 @@ from feddig.data.download import (
     read_record,
     refuse_unusable,
 )
-from feddig.data.idx import count_items, load_idx, read_part
 from feddig.data.mmap import join
 from feddig.data.natural import Silos, SiloTable
-from feddig.data.npz import load_npz
-from feddig.data.public_sets import PUBLISHED, PublishedFile, PublishedSet
+from feddig.data.public_sets import FASHION_CLASSES, PUBLISHED, PublishedFile, PublishedSet
 from feddig.errors import DataError, FedDigError, SettingError, nearest
-from feddig.files import cache_folder
+from feddig.files import cache_folder, content_hash
 from feddig.seeds import numpy_stream
 
+FILES = ("train-pixels", "train-labels", "test-pixels", "test-labels")
+# hash of the four arrays in the order of FILES; tools/make_fashion_mini.py prints it
+FINGERPRINT = "8237a99d05871a04fc1b2cb6f12a68e2c89fd549f986252e854a07ea96c16c9c"
 OWN = ("idx", "npz", "folder")
 """The formats of a user's own images."""
 _BUNDLED = "fashion-mini"
@@ -248,3 +255,34 @@ def _judge_file(file: PublishedFile, folder: Path, recorded: str | None) -> Stan
         return "official" if file_hash(path) == recorded else "other"
     found = file_hash(path, algorithm, unzip=zipped and not file.of_gzip)
     return "official" if found == known else "other"
+
+
+def load_fashion_mini(folder: Traversable | None = None) -> Dataset:
+    """Load 6,000 training and 1,000 test images of Fashion-MNIST, evenly from each of its ten classes."""
+    folder = folder or files("feddig.data") / "fashion_mini"
+    arrays = [_read_bundled(folder / f"{name}.npy.xz") for name in FILES]
+    if fingerprint(arrays) != FINGERPRINT:
+        raise DataError(
+            f"fashion-mini: {folder} is not what this FedDig was released with; install FedDig again"
+        )
+    train_pixels, train_labels, test_pixels, test_labels = arrays
+    train = check_images(train_pixels, train_labels, pixels_at=FILES[0], labels_at=FILES[1])
+    test = check_images(test_pixels, test_labels, pixels_at=FILES[2], labels_at=FILES[3])
+    return assemble("fashion-mini", train, test, source="fashion-mini", class_names=FASHION_CLASSES)
+
+
+def fingerprint(arrays: list[np.ndarray]) -> str:
+    """Hash arrays by their type, shape and values."""
+    return content_hash(
+        *(part for array in arrays for part in (f"{array.dtype} {array.shape}".encode(), array.tobytes()))
+    )
+
+
+def _read_bundled(file: Traversable) -> np.ndarray:
+    try:
+        array: np.ndarray = np.load(io.BytesIO(lzma.decompress(file.read_bytes())), allow_pickle=False)
+    except (OSError, EOFError, lzma.LZMAError, ValueError) as error:
+        raise DataError(
+            f"fashion-mini: {file} is missing or damaged ({type(error).__name__}); install FedDig again"
+        ) from None
+    return array

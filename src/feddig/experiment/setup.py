@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from feddig.core.absence import Absence, draw_absence
+from feddig.core.plus import ImageClassifier, build_expert
 from feddig.data.dataset import Dataset
 from feddig.data.load import load_dataset
 from feddig.data.natural import (
@@ -26,11 +27,8 @@ from feddig.data.natural import (
 from feddig.data.partition import Partition, draw_partition
 from feddig.errors import DataError, SettingError
 from feddig.experiment.experiment import Experiment, algorithm_settings
-from feddig.models.classifier import SIZES, build_classifier
-from feddig.models.committee import ImageClassifier, build_expert
-from feddig.models.custom import check_networks
 from feddig.models.encoder import feature_shape, load_encoder
-from feddig.models.guidance import build_guidance
+from feddig.models.networks import SIZES, build_classifier, build_guidance, check_networks
 from feddig.seeds import derive
 from feddig.settings import DRAWN, DataSettings
 

@@ -1,35 +1,54 @@
-"""The silo's side on Flower: a ClientApp that says which silo it is, sends its digest, trains and evaluates.
+"""The silo's side on Flower: a ClientApp that says which silo it is, sends its digest, trains, evaluates, and ends.
 
 On Flower's simulation engine a node is a silo of the experiment that comes with each message, and takes its share of
 the experiment's data. In a deployment the node's configuration names the silo's `folder`, with its own data, which is
-loaded once.
+loaded once. There the trained model that the moderator sends is checked against the contract and written to the folder;
+with the model of the last round the silo's part ends.
 """
 
+import json
+import logging
 import tomllib
 from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
-from flwr.app import Context, Message
+import numpy as np
+import torch
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from feddig.errors import FedDigError
+from feddig.core.samples import padded
+from feddig.errors import FedDigError, FileFormatError
+from feddig.experiment.setup import with_precision
 from feddig.experiment.toml import experiment_from_table
 from feddig.federation.contract import Contract, read_contract
 from feddig.federation.folders import SiloFolder
-from feddig.federation.result import take_model
-from feddig.federation.silo import DeployedSilo, open_silo
+from feddig.federation.silo import DeployedSilo, count_answers, open_silo
 from feddig.federation.silo_data import read_silo_file
 from feddig.federation.wire import (
+    SentModel,
     pack_digest,
+    pack_receipt,
     pack_reply,
     pack_score,
     pack_silo,
     read_about,
+    read_model_file,
     read_request,
     read_version,
 )
-from feddig.runs.build import Site, build_site
+from feddig.files import FORMAT_VERSION, read_tensors, write_atomically
+from feddig.runs.build import Site, build_party, build_site
+from feddig.runs.model_file import ENCODER, pack_model
 
+ROOM = 1 << 20
+"""Bytes that a model's file may have besides its tensors."""
+MAY_DIFFER = ("precision", "feddig", "content", "format", "format_version")
+"""Facts that depend on the moderator's machine and release, or that are checked when the file is read."""
+
+log = logging.getLogger("feddig")
 app = ClientApp()
 
 
@@ -132,3 +151,104 @@ def _agreed(message: Message, context: Context) -> Contract:
 def open_folder(folder: str, contract: str) -> DeployedSilo:
     """Build the silo of a folder, once for each contract."""
     return open_silo(Path(folder))
+
+
+def take_model(folder: SiloFolder, contract: Contract, silo: int, content: RecordDict) -> RecordDict:
+    """Check the model that the moderator sends, write it to the silo's folder, and return the receipt."""
+    experiment = with_precision(contract.experiment.resolved(), torch.device("cpu"))
+    party = build_party(
+        experiment, padded(contract.image_shape), len(contract.classes), device=torch.device("cpu")
+    )
+    arrays, facts = pack_model(party, contract.image_shape, contract.classes)
+    sent = read_model_file(content, sum(array.nbytes for array in arrays.values()) + ROOM)
+    _check_round(sent, contract)
+    ended = _read_end(folder.finished)
+    if is_finished(folder, contract) and ended["model"] != sent.sha256:
+        raise FedDigError(
+            f"{folder.model}: the federation has ended with model {ended['model'][:12]}, and the moderator sends "
+            f"{sent.sha256[:12]}; ask the moderator why"
+        )
+    _check_file(sent, arrays, facts)
+    write_atomically(folder.model, sent.file)
+    log.info(
+        "model of round %d: kept as %s, SHA-256 %s, %d bytes",
+        sent.rounds, folder.model, sent.sha256[:12], len(sent.file),
+    )  # fmt: skip
+    if sent.rounds == contract.experiment.training.rounds:
+        end = {
+            "format_version": FORMAT_VERSION,
+            "contract": contract.lasting_hash,
+            "rounds": sent.rounds,
+            "model": sent.sha256,
+        }
+        write_atomically(folder.finished, json.dumps(end, indent=2) + "\n")
+    return pack_receipt(silo, sent.rounds)
+
+
+def _check_round(sent: SentModel, contract: Contract) -> None:
+    """Refuse a model of a round after which the contract lets none be sent."""
+    rounds, every = contract.experiment.training.rounds, contract.model_every
+    between = every is not None and sent.rounds in range(every, rounds, every)
+    if sent.rounds != rounds and not between:
+        said = "only after the last" if every is None else f"after every {every} rounds"
+        raise FedDigError(
+            f"the moderator sends a model after round {sent.rounds}; the contract says {said}, of {rounds} rounds"
+        )
+
+
+def _check_file(sent: SentModel, arrays: dict[str, np.ndarray], facts: dict[str, str]) -> None:
+    """Refuse a file that holds another network than the contract describes."""
+    with TemporaryDirectory() as place:
+        path = Path(place) / "model.safetensors"
+        path.write_bytes(sent.file)
+        try:
+            found, told = read_tensors(path, "model")
+        except FileFormatError as error:
+            raise FileFormatError(
+                f"the model that the moderator sends: {str(error).replace(f'{path}: ', '')}"
+            ) from None
+    for name in sorted((facts.keys() | told.keys()) - set(MAY_DIFFER)):
+        if facts.get(name) != told.get(name):
+            raise FileFormatError(
+                f"the model that the moderator sends has {name} {str(told.get(name))[:100]}, "
+                f"and the contract says {str(facts.get(name))[:100]}"
+            )
+    for name in sorted(arrays.keys() | found.keys()):
+        mine, its = arrays.get(name), found.get(name)
+        if mine is None or its is None or (mine.shape, mine.dtype) != (its.shape, its.dtype):
+            raise FileFormatError(
+                f"the model that the moderator sends has {_shape(its)} for {name}, not {_shape(mine)}"
+            )
+        if name.startswith(ENCODER) and not np.array_equal(mine, its):
+            raise FileFormatError("the model that the moderator sends has another encoder than the contract")
+        if not np.isfinite(its).all():
+            raise FileFormatError(f"the model that the moderator sends has NaN or infinity in {name}")
+
+
+def _shape(array: np.ndarray | None) -> str:
+    return "nothing" if array is None else f"{array.dtype}{list(array.shape)}"
+
+
+def is_finished(folder: SiloFolder, contract: Contract) -> bool:
+    """Return whether this silo has the final model of the contract's last round."""
+    end = _read_end(folder.finished)
+    rounds = contract.experiment.training.rounds
+    return end.get("contract") == contract.lasting_hash and end.get("rounds") == rounds
+
+
+def describe_end(folder: SiloFolder, contract: Contract) -> str:
+    """Describe a silo's part in a federation that has ended, in one line."""
+    rounds, (_, answered) = contract.experiment.training.rounds, count_answers(folder.answers, contract)
+    part = f", answered {answered} of them" if contract.experiment.recipe.silos_train else ""
+    return f"finished: {rounds} rounds{part}; the model is in {folder.model}"
+
+
+def _read_end(path: Path) -> dict[str, Any]:
+    """Read the note of the end; empty if there is none."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        return {str(key): value for key, value in content.items()}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, AttributeError) as error:
+        raise FileFormatError(f"{path}: cannot be read ({error}); remove it") from None

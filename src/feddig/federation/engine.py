@@ -16,8 +16,7 @@ from feddig.core.absence import Absence
 from feddig.core.messages import Reply, Request
 from feddig.digest.digest import Digest
 from feddig.federation.contract import Contract
-from feddig.federation.presence import BrokenSilos, OnlineSilos
-from feddig.federation.requests import RequestSender, log_fault
+from feddig.federation.requests import BrokenSilos, OnlineSilos, RequestSender, log_fault
 from feddig.federation.simulation_engine import DIGEST, DigestStore, read_replies
 from feddig.federation.wire import (
     About,

@@ -1,7 +1,8 @@
 """The moderator's run of a real federation.
 
 The loop is the one of every run. Silos come and go, and the moderator may be killed at any moment: its next process
-resumes after the last finished round.
+resumes after the last finished round. After the last round, and between rounds if the contract says so, the trained
+model is sent to the silos.
 """
 
 import logging
@@ -25,13 +26,22 @@ from feddig.errors import FedDigError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import describe_device
 from feddig.federation.contract import Contract, read_contract
-from feddig.federation.delivery import send_checkpoint, send_result
 from feddig.federation.engine import DeploymentEngine
 from feddig.federation.folders import ModeratorFolder
 from feddig.federation.moderator_setup import ModeratorSetup, set_up_moderator
-from feddig.federation.status import PAUSED_BY_OPERATOR, SENDING, StatusFile, read_status, say_paused
+from feddig.federation.status import (
+    FINISHED,
+    PAUSED_BY_OPERATOR,
+    SENDING,
+    StatusFile,
+    read_status,
+    say_paused,
+)
+from feddig.federation.wire import SentModel
+from feddig.files import pack_tensors
 from feddig.report.measures import accuracy_measures
 from feddig.runs.loggers.base import check_logs
+from feddig.runs.model_file import MODEL, pack_model
 from feddig.runs.outcome import describe_round, describe_run
 from feddig.runs.results_folder import ResultsFolder, open_log
 from feddig.runs.run import record_rounds, restore
@@ -41,7 +51,7 @@ log = logging.getLogger("feddig")
 SUCCESSION_SECONDS = 60.0
 """How long a new moderator process waits for the last one to end; Flower notices a dead SuperLink late."""
 LOOK_SECONDS = 0.5
-"""How often it looks whether the operator lets it go on."""
+"""How often it looks whether the operator lets it go on, and which silos still lack the model."""
 
 
 def moderate_federation(
@@ -328,3 +338,38 @@ def _measures(accuracies: Sequence[float | None], attendance: Absence) -> dict[s
     known = [value for value in accuracies if value is not None]
     found = {name: None if value is None or math.isnan(value) else value for name, value in measures.items()}
     return {**found, "best": max(known, default=None)}
+
+
+def send_checkpoint(engine: DeploymentEngine, setup: ModeratorSetup, rounds: int) -> None:
+    """Send the model to the silos that are here, if the contract says so after this number of rounds."""
+    every = setup.contract.model_every
+    if every is None or rounds % every or rounds == setup.experiment.training.rounds:
+        return
+    setup.network.load(setup.moderator.model())
+    packed = pack_tensors("model", *pack_model(setup.party, *setup.task()))
+    engine.send_model(SentModel(packed, rounds), setup.contract.active)
+
+
+def send_result(
+    engine: DeploymentEngine, contract: Contract, results: ResultsFolder, status: StatusFile
+) -> None:
+    """Send the final model to every silo, until all have it or the time is up."""
+    until = time.monotonic() + contract.longest_stay
+    model = SentModel((results.path / MODEL).read_bytes(), contract.experiment.training.rounds)
+    missing = [silo for silo in contract.active if silo not in status.received]
+    while True:
+        status.note(SENDING, here=engine.here(None), broken=engine.broken, missing=missing)
+        engine.look()
+        for silo in engine.send_model(model, missing):
+            status.received.add(silo)
+            log.info("silo %d (%s) has the final model", silo, contract.members[silo].name)
+        missing = [silo for silo in contract.active if silo not in status.received]
+        if not missing or time.monotonic() >= until:
+            break
+        time.sleep(LOOK_SECONDS)
+    if missing:
+        log.warning(
+            "the final model did not reach %s; start the moderator again to send it when they are back",
+            engine.names(missing),
+        )
+    status.note(FINISHED, here=engine.here(None), broken=engine.broken)

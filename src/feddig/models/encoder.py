@@ -2,9 +2,14 @@
 
 It is public and fixed during a federation. All silos must use the same one, which is why an encoder has a hash. The
 default encoders were trained on generated images only (train_encoder.py).
+
+Also here: import a network that a user's function builds, be it an encoder, a guidance producer or a classifier.
 """
 
 import copy
+import importlib
+import os
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import resources
@@ -17,7 +22,6 @@ from torch.nn.functional import normalize
 
 from feddig.errors import FileFormatError, SettingError, first_line
 from feddig.files import content_hash, read_tensors, write_tensors
-from feddig.models.custom import import_network
 from feddig.models.mobilenet import NETWORK, MobileNetV2
 
 SHIPPED = {1: "grey.safetensors", 3: "colour.safetensors"}
@@ -259,3 +263,25 @@ def _halved(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         halves = {name: array.astype(np.float16) for name, array in arrays.items()}
     exact = all(np.array_equal(half, arrays[name]) for name, half in halves.items())
     return halves if exact else arrays
+
+
+def import_network(name: str, key: str, known: str, *arguments: object) -> nn.Module:
+    """Return the network that a user's function, given as package.module:function, builds."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # as with `python -m`: a user's module lies in the working folder
+    module_name, colon, function_name = name.partition(":")
+    if not colon:
+        raise SettingError(f"{key}: {name!r} is not known; choose {known}, or write package.module:function")
+    try:
+        function = getattr(importlib.import_module(module_name), function_name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise SettingError(
+            f"{key}: {name!r} cannot be imported ({error}); check the name and PYTHONPATH"
+        ) from None
+    try:
+        network = function(*arguments)
+    except Exception as error:  # a user's code may fail in any way
+        raise SettingError(f"{key}: {name!r} failed: {first_line(error)}") from error
+    if not isinstance(network, nn.Module):
+        raise SettingError(f"{key}: {name!r} returned {type(network).__name__}, not a torch.nn.Module")
+    return network

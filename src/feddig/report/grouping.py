@@ -9,8 +9,7 @@ import numpy as np
 
 from feddig.core.absence import Absence
 from feddig.report.measures import MeanAndDeviation, format_mean, mean_and_deviation
-from feddig.report.read_run import Run
-from feddig.report.run_settings import SEEDS, WITHOUT_EFFECT, differing_keys, flatten
+from feddig.report.read_run import SEEDS, WITHOUT_EFFECT, Run, differing_keys, flatten
 
 IN_TITLES = ("algorithm.name", "absence.scenario", "absence.file", "data.name")
 """Settings that the names of curves and charts already show."""

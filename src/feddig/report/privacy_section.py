@@ -8,7 +8,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from feddig.privacy.guessing import guess_digest
+from feddig.privacy.accounting import guess_digest
 from feddig.privacy.mechanisms import mechanism_of
 from feddig.report.html_parts import rating_mark
 from feddig.report.read_run import Run

@@ -26,9 +26,8 @@ from feddig.report.page_data import (
 )
 from feddig.report.pictures import image_png, read_class_pictures
 from feddig.report.privacy_section import privacy_section
-from feddig.report.read_run import Run
+from feddig.report.read_run import Run, repeat_run
 from feddig.report.run_files import finite
-from feddig.report.run_settings import repeat_run
 
 MAX_ROWS = 100
 """Silos in a table."""

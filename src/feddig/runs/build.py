@@ -12,6 +12,7 @@ from torch import nn
 from feddig.core.absence import Absence
 from feddig.core.engine import InProcessEngine
 from feddig.core.moderator import Moderator
+from feddig.core.plus import Committee, ImageClassifier
 from feddig.core.samples import ImageSource, RawSamples, padded_shape
 from feddig.core.silo import Silo
 from feddig.core.workers import Worker, WorkerPool, build_workers
@@ -29,7 +30,6 @@ from feddig.experiment.setup import (
     prepare_device,
     with_precision,
 )
-from feddig.models.committee import Committee, ImageClassifier
 from feddig.models.encoder import encoder_hash
 from feddig.models.flat import FlatNetwork
 from feddig.settings import ModelSettings, ModeratorSettings, TrainingSettings

@@ -1,13 +1,19 @@
-"""Digests outside a run: make a silo's own, note its release, describe a digest file."""
+"""Work outside a run: make a silo's own digest, note its release, describe a digest file, prepare a public encoder.
+
+An encoder can be trained on a public data set instead of generated images. Every silo gets the encoder, which may
+reveal what it was trained on, so use it only with data that anybody may see.
+"""
 
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from feddig.core.samples import ImageSource, RawSamples, padded_shape
 from feddig.core.silo import make_digest_of
+from feddig.data.dataset import Dataset
 from feddig.digest.digest import Digest
 from feddig.digest.digest_file import read_digest
 from feddig.errors import FedDigError, FileFormatError, SettingError
@@ -15,9 +21,11 @@ from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import lay_out, load_data
 from feddig.files import content_hash, path_fingerprint, state_folder, write_atomically
 from feddig.models.encoder import load_encoder
+from feddig.models.train_encoder import EncoderTraining
 from feddig.privacy.accounting import Budget
 from feddig.privacy.ledger import Ledger
 from feddig.privacy.ledger_file import Entry
+from feddig.settings import DataSettings
 
 
 def digest_of_silo(experiment: Experiment, silo: int, *, all_data: bool = False, classes: int = 0) -> Digest:
@@ -147,4 +155,39 @@ def describe_digest(path: Path) -> dict[str, Any]:
         "promise": ("not private: " if facts["random"] == "seeded" else "") + digest.promise.sentence,
         "encoder": facts["encoder"],
         "hash": digest.hash,
+    }
+
+
+def load_public(name: str, path: Path | None, data_dir: Path | None) -> Dataset:
+    """Load a data set as an experiment with this data.name, data.path and --data-dir would."""
+    data = DataSettings(name=name, path=str(path) if path is not None else None)
+    return load_data(Experiment(data=data).located(data_dir))
+
+
+def check_channels(dataset: Dataset, wanted: int | None) -> int:
+    """Return the number of channels of the images; raise an error if another number was asked for."""
+    channels = padded_shape(dataset.train)[0]
+    if wanted is not None and wanted != channels:
+        raise SettingError(
+            f"--channels: {wanted} asked for, but the images of {dataset.name} have {channels}; leave it out"
+        )
+    return channels
+
+
+def training_on(dataset: Dataset) -> EncoderTraining:
+    """Return the shipped encoders' training, but on the set's training images, padded as silos see them."""
+    source = ImageSource(dataset.train, None, torch.device("cpu"))
+
+    def draw(count: int, channels: int, generator: torch.Generator) -> Tensor:
+        return source.images(torch.randint(len(source), (count,), generator=generator))
+
+    return EncoderTraining(f"images of {dataset.name}, noisy code", draw)
+
+
+def facts_about(dataset: Dataset) -> dict[str, str]:
+    """Return the facts about the training data that the encoder's file records."""
+    return {
+        "data": dataset.name,
+        "data_fingerprint": dataset.fingerprint(),
+        "data_images": str(len(dataset.train)),
     }

@@ -25,8 +25,7 @@ from feddig.report.html_parts import PAGE
 from feddig.report.measures import accuracy_measures
 from feddig.runs.build import Moderated, Simulation, build_simulation
 from feddig.runs.loggers.base import check_logs, open_logs
-from feddig.runs.outcome import describe_round, describe_run, write_outcome, write_page
-from feddig.runs.pictures import write_class_facts
+from feddig.runs.outcome import describe_round, describe_run, write_class_facts, write_outcome, write_page
 from feddig.runs.progress import Progress, Silent, name_silos
 from feddig.runs.results_folder import ResultsFolder, open_log
 

@@ -24,13 +24,12 @@ from flwr.app import Context, Error, Message, RecordDict
 from feddig.errors import DataError, FedDigError
 from feddig.federation.certificates import read_key
 from feddig.federation.check import check_clock, check_silo
-from feddig.federation.client_app import app
+from feddig.federation.client_app import app, describe_end, is_finished
 from feddig.federation.contract import read_contract
 from feddig.federation.flower_1_41 import names
 from feddig.federation.flower_1_41.names import CANNOT_ANSWER, NODE, start_checked
 from feddig.federation.folders import SiloFolder
 from feddig.federation.processes.network import await_moderator
-from feddig.federation.result import describe_end, is_finished
 
 REFUSED = 3
 """The exit code of a node that the moderator does not take."""

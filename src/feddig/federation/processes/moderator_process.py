@@ -24,9 +24,15 @@ from feddig.federation.flower_1_41.control import (
 )
 from feddig.federation.flower_1_41.names import SERVER_APP, SUPERLINK, check_flower
 from feddig.federation.folders import ModeratorFolder
-from feddig.federation.processes.lock import party_lock
 from feddig.federation.processes.network import reaches
-from feddig.federation.processes.processes import end, party_environment, start, started_by_us, stop
+from feddig.federation.processes.processes import (
+    end,
+    party_environment,
+    party_lock,
+    start,
+    started_by_us,
+    stop,
+)
 from feddig.federation.status import APP, Show, read_status
 
 START_SECONDS, STOP_SECONDS, POLL_SECONDS = 60.0, 3.0, 1.0

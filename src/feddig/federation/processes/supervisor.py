@@ -13,8 +13,7 @@ from threading import Event
 
 from feddig.errors import FedDigError
 from feddig.federation.folders import SiloFolder
-from feddig.federation.processes.lock import party_lock
-from feddig.federation.processes.processes import party_environment, start, stop
+from feddig.federation.processes.processes import party_environment, party_lock, start, stop
 
 CONNECTED, HUNG, ERROR = "connected to", "Timeout (", "feddig: error: "
 """What the node writes to its log; the second is Python's own faulthandler's, which ends a process that hangs."""

@@ -16,9 +16,15 @@ from feddig.errors import FedDigError
 from feddig.federation.contract import Contract, read_contract
 from feddig.federation.folders import FederationFolder
 from feddig.federation.processes import moderator_process
-from feddig.federation.processes.lock import party_lock
 from feddig.federation.processes.moderator_process import is_finished
-from feddig.federation.processes.processes import end, party_environment, start, started_by_us, stop_programs
+from feddig.federation.processes.processes import (
+    end,
+    party_environment,
+    party_lock,
+    start,
+    started_by_us,
+    stop_programs,
+)
 from feddig.federation.silo_data import check_folder
 from feddig.federation.status import Show, Status, read_status, show_lines
 

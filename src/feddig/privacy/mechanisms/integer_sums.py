@@ -16,16 +16,20 @@ import numpy as np
 
 from feddig.errors import SettingError, nearest
 from feddig.privacy.accounting import ONCE, Promise
-from feddig.privacy.clipping import Clip, clip_for, received_features, release_sums, sent_sums
-from feddig.privacy.integer_noise import IntegerNoise
-from feddig.privacy.labels import (
+from feddig.privacy.clipping import (
     AS_THEY_ARE,
+    Clip,
+    clip_for,
     count_labels,
     keep_fraction,
     likely_labels,
     randomise_labels,
+    received_features,
+    release_sums,
+    sent_sums,
     soft_labels,
 )
+from feddig.privacy.integer_noise import IntegerNoise
 from feddig.privacy.mechanisms.base import (
     UPDATES,
     Fact,

@@ -7,8 +7,7 @@ from typing import Any
 from feddig.errors import FedDigError, nearest
 from feddig.report.measures import MEASURES, mean_and_deviation
 from feddig.report.paper.style import is_frozen
-from feddig.report.read_run import Run
-from feddig.report.run_settings import SEEDS, WITHOUT_EFFECT, differing_keys, flatten
+from feddig.report.read_run import SEEDS, WITHOUT_EFFECT, Run, differing_keys, flatten
 
 ABBREVIATIONS = {"samples_per_digest": "SpD"}
 PAPER_MEASURE = "mean_251_259"

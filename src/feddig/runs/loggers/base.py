@@ -17,7 +17,7 @@ from typing import Any, Protocol
 from feddig.errors import FedDigError, SettingError, first_line
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.toml import write_experiment
-from feddig.report.run_settings import flatten
+from feddig.report.read_run import flatten
 
 log = logging.getLogger("feddig")
 

@@ -16,8 +16,7 @@ from feddig.errors import DivergenceError, FedDigError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import choose_device, describe_device
 from feddig.files import content_hash, locked
-from feddig.runs.paper.cells import Cell, PaperTable
-from feddig.runs.paper.results import Line, finished_cells, keep, read_lines, seconds_by_kind
+from feddig.runs.paper.cells import Cell, Line, PaperTable, finished_cells, keep, read_lines, seconds_by_kind
 from feddig.runs.progress import Progress
 from feddig.runs.results_folder import ResultsFolder
 from feddig.runs.run import resume, run

@@ -6,8 +6,7 @@ from functools import partial
 from typing import Any
 
 from feddig.report.measures import MeanAndDeviation, format_mean, mean_and_deviation
-from feddig.runs.paper.cells import Cell, PaperTable
-from feddig.runs.paper.results import Line
+from feddig.runs.paper.cells import Cell, Line, PaperTable
 
 NOT_RUN, NONE, BETTER = "not run", "-", " (better)"
 FEDDIG = "feddig"
