@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from feddig import Dataset, Experiment, read_experiment, run
 from feddig.core.plus import Committee, build_expert, coverage, train_expert
-from feddig.digest.digest import Digest
+from feddig.digest.digest import Digest, denoise
 from feddig.models.flat import FlatNetwork
 from feddig.runs.build import build_simulation
 from feddig.settings import ModeratorSettings
@@ -29,8 +29,12 @@ class ConstantLogits(nn.Module):
         return self.logits.expand(len(inputs), -1)
 
 
-def probabilities(classifier: list[float], expert: list[float], covered: list[float]) -> list[float]:
-    committee = Committee(ConstantLogits(*classifier), ConstantLogits(*expert), len(covered))
+def probabilities(
+    classifier: list[float], expert: list[float], covered: list[float], samples_per_digest: int = 4
+) -> list[float]:
+    committee = Committee(
+        ConstantLogits(*classifier), ConstantLogits(*expert), len(covered), samples_per_digest
+    )
     committee.coverage.data = torch.tensor(covered)
     with torch.no_grad():
         found: list[float] = committee(torch.zeros(1, 1), torch.zeros(1, 1)).exp()[0].tolist()
@@ -44,6 +48,16 @@ def test_where_all_is_covered_the_expert_advises() -> None:
     """M's odds are 1 : 1 and E's 4 : 1; half of E's logarithm is the square root, 2 : 1."""
     four = torch.tensor(4.0).log().item()
     assert probabilities([0, 0], [four, 0], [1.0, 1.0]) == pytest.approx([2 / 3, 1 / 3], rel=1e-4)
+
+
+def test_an_expert_that_learned_from_large_mixtures_advises_less() -> None:
+    """With 16 samples an eighth of E's logarithm counts: 16 : 1 becomes the square root of 2. With one, half counts."""
+    sixteen = torch.tensor(16.0).log().item()
+    root = 2**0.5
+    assert probabilities([0, 0], [sixteen, 0], [1.0, 1.0], 16)[0] == pytest.approx(
+        root / (1 + root), rel=1e-4
+    )
+    assert probabilities([0, 0], [sixteen, 0], [1.0, 1.0], 1)[0] == pytest.approx(4 / 5, rel=1e-4)
 
 
 def test_where_nothing_is_covered_the_expert_decides() -> None:
@@ -109,6 +123,16 @@ def test_an_expert_follows_from_digests_and_seed_alone() -> None:
     assert torch.equal(first.vector, again.vector)
     assert not torch.equal(first.vector, trained(digests_of(0, 1), seed=1).vector)
     assert not torch.equal(first.vector, trained(digests_of(0)).vector)
+
+
+def test_an_expert_learns_from_the_mean_of_noisy_digests_and_the_same_without_noise() -> None:
+    noisy = digests_of(0)[0]
+    facts = {**noisy.facts, "mechanism": "discrete-gaussian", "mixing": "random", "noise_deviation": 2.0}
+    noisy = replace(noisy, facts=facts)
+    clear = denoise([noisy], noisy.features)
+    mean = replace(noisy, features=(noisy.features + clear) / 2, facts={"samples_per_digest": 2})
+    assert not torch.equal(clear, noisy.features)
+    assert torch.equal(trained([noisy]).vector, trained([mean]).vector)
 
 
 def test_the_expert_is_trained_when_a_digest_arrives_and_not_again(

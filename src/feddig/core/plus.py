@@ -18,9 +18,11 @@ The model. M sees the image, E its encoded feature. A class c is covered by q_c 
 has learned from. An image is either of the kind that M knows, with the chance that E gives to covered classes, or it is
 not, and then E alone decides:
 
-    P(c) = (1 - q_c) E(c) + sum_k(q_k E(k)) * P_M(c),    P_M = softmax(M + log q + WEIGHT * log E)
+    P(c) = (1 - q_c) E(c) + sum_k(q_k E(k)) * P_M(c),    P_M = softmax(M + log q + advice * log E)
 
 Where all classes are covered, P is P_M: M, advised by E. Where silos have sent digests and never trained, E decides.
+E has learned from means, which differ less than single samples do, so it is too sure of a single sample. The more
+samples a digest mixes, the less its advice counts.
 """
 
 import math
@@ -132,7 +134,9 @@ HALF_LEARNED = 20
 def train_expert(expert: FlatNetwork, digests: Sequence[Digest], *, noise_aware: bool, seed: int) -> Trained:
     """Train E from its first weights on these digests."""
     features = torch.cat([digest.features for digest in digests])
-    features = (denoise(digests, features) if noise_aware else features).flatten(1)
+    if noise_aware:  # half of the noise stays: E learns from it not to trust small differences
+        features = (features + denoise(digests, features)) / 2
+    features = features.flatten(1)
     labels = torch.cat([digest.labels for digest in digests])
     middle, spread = features.mean(0), (features - features.mean(0)).std(correction=0)
     if float(spread) <= 1e-6 * float(
@@ -198,8 +202,8 @@ def _take_plain_features(expert: FlatNetwork, middle: Tensor, spread: Tensor) ->
     bias.sub_(weight @ middle)
 
 
-WEIGHT = 0.5
-"""How much E's opinion counts beside M's, where M knows the class."""
+ADVICE, MIXED = 0.5, 4
+"""How much E's opinion counts beside M's where M knows the class, if a digest mixes that many samples or fewer."""
 WIDTH = 256
 """Numbers in each of the expert's hidden layers."""
 LEAST = 1e-6
@@ -233,9 +237,12 @@ class ImageClassifier(nn.Module):
 class Committee(nn.Module):
     """M and E decide together; until E is trained and classes are counted, M decides alone."""
 
-    def __init__(self, classifier: nn.Module, expert: nn.Module, classes: int) -> None:
+    def __init__(
+        self, classifier: nn.Module, expert: nn.Module, classes: int, samples_per_digest: int
+    ) -> None:
         super().__init__()
         self.classifier, self.expert = classifier, expert
+        self.advice = ADVICE * min(1, MIXED / samples_per_digest)
         self.coverage = nn.Parameter(torch.ones(classes))
         """q, one number for each class. A parameter, so that it travels and is saved with the others."""
 
@@ -243,7 +250,7 @@ class Committee(nn.Module):
         """Return the logarithm of the probability of each class."""
         covered = self.coverage.clamp(LEAST, 1)
         expert: Tensor = log_softmax(self.expert(features), 1)
-        advised: Tensor = (self.classifier(images) + covered.log() + WEIGHT * expert).softmax(1)
+        advised: Tensor = (self.classifier(images) + covered.log() + self.advice * expert).softmax(1)
         known = (covered * expert.exp()).sum(1, keepdim=True)
         chances = (1 - covered) * expert.exp() + known * advised
         return chances.clamp_min(torch.finfo(torch.float32).tiny).log()

@@ -134,7 +134,12 @@ def build_party(
     bf16 = training.precision == "bf16"
     workers = build_workers(network, bf16=bf16, record=record, background=background)
     if expert is not None and isinstance(classifier, ImageClassifier):
-        committee = Committee(copy.deepcopy(classifier.classifier), copy.deepcopy(expert), classes)
+        committee = Committee(
+            copy.deepcopy(classifier.classifier),
+            copy.deepcopy(expert),
+            classes,
+            experiment.digest.samples_per_digest,
+        )
         network = FlatNetwork(committee, device)
     return Party(experiment, classes, encoder, guidance, expert, network, workers, given)
 

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from feddig._version import __version__
 from feddig.attacks.statistics import area_under_curve, clopper_pearson
 from feddig.audit.inputs import NAMED, find_place
-from feddig.core.plus import Committee, build_expert
+from feddig.core.plus import MIXED, Committee, build_expert
 from feddig.core.samples import ImageSource, RawSamples, classify, padded
 from feddig.data.arrays import load_arrays
 from feddig.data.dataset import Images
@@ -60,6 +60,7 @@ def pack_model(
         "image_shape": json.dumps(image_shape),
         "classes": json.dumps(classes),
         "expert": json.dumps(party.expert is not None),
+        "samples_per_digest": str(experiment.digest.samples_per_digest),
         "precision": str(experiment.training.precision),
         "algorithm": experiment.algorithm.name,
         "seed": str(experiment.seed),
@@ -125,7 +126,10 @@ def load_model(path: Path, *, device: str = "auto", own_code: bool = False) -> T
     try:
         channels, height, width = (int(length) for length in json.loads(facts["image_shape"]))
         classes = tuple(str(name) for name in json.loads(facts["classes"]))
-        parts = {name: json.loads(facts.get(name, "null")) for name in ("expert", "extractor", "encoder")}
+        parts = {
+            name: json.loads(facts.get(name, "null"))
+            for name in ("expert", "samples_per_digest", "extractor", "encoder")
+        }
         image_shape = (channels, height, width)
         with torch.random.fork_rng(devices=[]):
             encoder = _build_encoder(file, arrays, parts["encoder"], channels, own_code)
@@ -193,7 +197,8 @@ def _build_network(
         classifier = _import(file, "model.classifier", name, own_code, shape, len(classes), seen)
     if not parts["expert"] or code is None:
         return classifier
-    return Committee(classifier, build_expert(code, len(classes)), len(classes))
+    samples_per_digest = parts["samples_per_digest"] or MIXED  # files of the first release lack it
+    return Committee(classifier, build_expert(code, len(classes)), len(classes), samples_per_digest)
 
 
 def _import(file: Path, key: str, name: str, own_code: bool, *arguments: object) -> nn.Module:
