@@ -166,9 +166,8 @@ def test_a_killed_node_is_told_in_whole_lines(begin: Callable[[int], Parties]) -
         parties.start(party)
     parties.wait_for(lambda: "round 2 of 200" in parties.federation.log())
     kill(silo.path, NODE)
-    parties.wait_for(
-        lambda: "refused, as a node is for a minute after it was killed" in parties.said("silo-1")
-    )
+    # a node may be refused before that too, while the moderator starts
+    parties.wait_for(lambda: "refused: " in parties.said("silo-1").partition("the node ended (signal 9)")[2])
     said = parties.said("silo-1")
     assert " WARNING the node ended (signal 9); starting it again in 5 s\n" in said
     assert not [line for line in said.splitlines() if not STAMPED.match(line)]

@@ -45,7 +45,7 @@ def supervise(folder: SiloFolder, stopping: Event) -> bool:
                 return False
             if code == REFUSED and time.monotonic() - (refused_since or began) <= REFUSED_SECONDS:
                 refused_since = refused_since or began
-                log.info("refused, as a node is for a minute after it was killed; trying again")
+                log.info("refused: the moderator is starting, or a node was just killed; trying again")
                 stopping.wait(RETRY_SECONDS)
                 continue
             if code in (WRONG, REFUSED):
