@@ -275,7 +275,7 @@ def _run_producer(file: Path, features: np.ndarray) -> np.ndarray | None:
             features = tiles.reshape(batch, -1, height * weight.shape[2], width * weight.shape[3])
             features = features + bias[:, None, None]
             is_last = place == len(layers) - 1
-            features = 1 / (1 + np.exp(-features)) if is_last else np.maximum(features, 0)
+            features = 1 / (1 + np.exp(np.minimum(-features, 80))) if is_last else np.maximum(features, 0)
     except (FileFormatError, KeyError, ValueError, IndexError, StopIteration):
         return None
     return features if features.shape[1] in (1, 3) else None
