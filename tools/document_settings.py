@@ -9,13 +9,17 @@ from feddig.experiment.toml import choices_of, keys
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
 
-HEAD = """# Every key of an experiment
+HEAD = """# Settings: every key of an experiment
 
 One experiment is one TOML file. A key that is left out has the default below; the defaults are the paper's.
 `--set section.key=value` changes a key on the command line. The `experiment.toml` of a results folder holds every key
 of its run, and can be run again.
 
 `tools/document_settings.py` writes this page; a test keeps it current.
+"""
+
+TABLE = """
+## {title}
 
 | key | default | meaning |
 |---|---|---|
@@ -25,10 +29,14 @@ _WORDS = {"least": "at least", "above": "above", "most": "at most", "below": "be
 
 
 def page() -> str:
-    """Spell the whole page."""
-    return HEAD + "".join(
-        f"| `{key}` | {_default(field)} | {_meaning(key, field)} |\n" for key, field in keys().items()
-    )
+    """Spell the whole page: a table for each section, those of the base algorithms after [algorithm]."""
+    sections: dict[str, list[str]] = {}
+    tops = list(dict.fromkeys(key.split(".")[0] for key in keys()))
+    for key, field in sorted(keys().items(), key=lambda item: tops.index(item[0].split(".")[0])):
+        section = key.rpartition(".")[0]
+        rows = sections.setdefault(f"`[{section}]`" if section else "Before the first section", [])
+        rows.append(f"| `{key}` | {_default(field)} | {_meaning(key, field)} |\n")
+    return HEAD + "".join(TABLE.format(title=title) + "".join(rows) for title, rows in sections.items())
 
 
 def _default(field: dataclasses.Field[Any]) -> str:
