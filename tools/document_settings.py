@@ -16,6 +16,8 @@ One experiment is one TOML file. A key that is left out has the default below; t
 of its run, and can be run again.
 
 `tools/document_settings.py` writes this page; a test keeps it current.
+
+<div class="keys" markdown>
 """
 
 TABLE = """
@@ -36,7 +38,8 @@ def page() -> str:
         section = key.rpartition(".")[0]
         rows = sections.setdefault(f"`[{section}]`" if section else "Before the first section", [])
         rows.append(f"| `{key}` | {_default(field)} | {_meaning(key, field)} |\n")
-    return HEAD + "".join(TABLE.format(title=title) + "".join(rows) for title, rows in sections.items())
+    tables = (TABLE.format(title=title) + "".join(rows) for title, rows in sections.items())
+    return f"{HEAD}{''.join(tables)}\n</div>\n"
 
 
 def _default(field: dataclasses.Field[Any]) -> str:

@@ -63,7 +63,7 @@ def grid(
     seeds: Sequence[int],
     out: str | Path,
 ) -> list[Cell]:
-    """Return the cells of a grid, each with its folder OUT/<algorithm>/<scenario>/seed-<n>.
+    """Return the cells of a grid, each with its folder `OUT/<algorithm>/<scenario>/seed-<n>`.
 
     The experiment may be given as its file.
     """
@@ -260,10 +260,6 @@ def _flat(experiment: Experiment) -> dict[str, Any]:
     return values
 
 
-ALGORITHMS = ("fedavg", "frozen", "feddig", "feddig-plus")
-SCENARIOS = ("sequential",)
-
-
 @dataclass(frozen=True, repr=False)
 class Comparison:
     """The result of a comparison. A notebook shows its table."""
@@ -320,8 +316,8 @@ class Comparison:
 
 def compare(
     experiment: Experiment | str | Path | None = None,
-    algorithms: Sequence[str] = ALGORITHMS,
-    scenarios: Sequence[str] = SCENARIOS,
+    algorithms: Sequence[str] = ("fedavg", "frozen", "feddig", "feddig-plus"),
+    scenarios: Sequence[str] = ("sequential",),
     seeds: Sequence[int] = (0,),
     out: str | Path = "results/compare",
     *,

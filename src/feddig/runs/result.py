@@ -28,7 +28,7 @@ SHORT_NAMES = {
 
 
 class Result(dict[str, Any]):
-    """The result of a run.
+    """The result of a run, as `run`, `resume` and `read_result` return it.
 
     It is also the dictionary of summary.json: `result["accuracy"]["final"]`. Of an unfinished run that dictionary is
     empty, and the other fields describe the rounds so far.
