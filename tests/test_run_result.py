@@ -3,6 +3,7 @@
 import csv
 import inspect
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,12 +74,6 @@ def test_the_history_has_a_column_for_each_number_and_an_entry_for_each_round(fi
     assert "format_version" not in history
 
 
-def test_pandas_takes_the_history_and_the_table(finished: Result, compared: Comparison) -> None:
-    pandas = pytest.importorskip("pandas")
-    assert list(pandas.DataFrame(finished.history)["test_accuracy"]) == finished.history["test_accuracy"]
-    assert list(pandas.DataFrame(compared.table)["algorithm"]) == ["fedavg", "feddig"]
-
-
 def test_lists_and_tables_that_the_history_does_not_know_get_a_column_for_each_entry(tmp_path: Path) -> None:
     file = write_known(tmp_path / "run") / "metrics.jsonl"
     new = [{"class_accuracy": [10.0, None]}, {}, {"class_accuracy": [30.0, 40.0], "auc": {"shoe": 0.5}}, {}]
@@ -110,9 +105,7 @@ def test_a_notebook_shows_a_table_with_the_earlier_model_and_a_link(tmp_path: Pa
     assert "own model before the first leave" in shown
     assert 'a%20%3Cb%3E%20%26%20c/report.html" target="_blank">' in shown
     assert "a &lt;b&gt; &amp; c/report.html</a>" in shown
-    assert not {"<script", "<style", "http"} & {
-        part for part in ("<script", "<style", "http") if part in shown
-    }
+    assert not re.search("<script|<style|https?:", shown)
 
 
 def test_where_nobody_leaves_there_is_no_earlier_model(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ class Result(dict[str, Any]):
         model), `present_silo_0` and `recalled_silo_0` (true or false). Another list, such as one of classes, has a
         column for each place: `class_accuracy_0`. An entry is None where the round has no such number.
         """
-        return to_columns(self._run.rows, self._run.silos)
+        return spread_rows(self._run.rows, self._run.silos)
 
     @property
     def page(self) -> Path | None:
@@ -154,7 +154,7 @@ def read_result(path: str | Path) -> Result:
     return Result(path)
 
 
-def to_columns(rows: Sequence[Mapping[str, Any]], silos: int) -> dict[str, list[Any]]:
+def spread_rows(rows: Sequence[Mapping[str, Any]], silos: int) -> dict[str, list[Any]]:
     """Return rows of metrics.jsonl as columns; None where a row lacks the column."""
     flat = [dict(_flatten("", _with_each_silo(row, silos))) for row in rows]
     names = dict.fromkeys(name for row in flat for name in row)
