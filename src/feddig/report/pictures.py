@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from feddig.report.read_run import Run, read_rounds
 COLOURS = ("#3b6fb6", "#d1495b", "#2e933c", "#8d6a9f", "#e09f3e", "#4a4e69", "#00a6a6", "#9c6644")
 """Most colour-blind readers can tell these apart; line styles differ too."""
 LINE_STYLES = ("-", "--", "-.", ":")
+LONGEST_NAME = 16
+"""Characters of a silo's name."""
 HERE, AWAY, NOT_YET = "#9fbf9f", "#e8c4c4", "#f2f2f2"
 GENERATOR = f"feddig, format_version {FORMAT_VERSION}"
 MIN_FALSE_POSITIVES = 1e-3
@@ -75,16 +78,20 @@ def draw_curves(runs: Sequence[Run], title: str) -> bytes:
     for side in ("top", "right"):
         curves.spines[side].set_visible(False)
     seeds_differ = len({absence.present.tobytes() for absence in absences}) > 1
-    _draw_absence(table, absences[0], seeds_differ=seeds_differ)
-    return to_bytes(figure, dpi=120)
+    names = next(run.classes.silo_names for run in runs if run.absence is absences[0])
+    _draw_absence(table, absences[0], names, seeds_differ=seeds_differ)
+    with warnings.catch_warnings():
+        # a name in a script that matplotlib's font lacks is drawn as boxes
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        return to_bytes(figure, dpi=120)
 
 
 def _curve(run: Run) -> list[float]:
     return [math.nan if value is None else value for value in run.accuracies]
 
 
-def _draw_absence(axes: Axes, absence: Absence, *, seeds_differ: bool) -> None:
-    """Draw one bar for each silo: here, away, not joined yet."""
+def _draw_absence(axes: Axes, absence: Absence, names: Sequence[str], *, seeds_differ: bool) -> None:
+    """Draw one bar for each silo, with its name or else its number: here, away, not joined yet."""
     for silo, row in enumerate(absence.present.tolist()):
         joined = int(absence.rounds - absence.joined[silo].sum())
         for start, end, is_here in split_into_periods(row):
@@ -93,11 +100,17 @@ def _draw_absence(axes: Axes, absence: Absence, *, seeds_differ: bool) -> None:
     axes.set_ylim(absence.silos - 0.5, -0.5)
     if absence.silos <= 12:
         axes.set_yticks(range(absence.silos))
+        if len(names) == absence.silos:
+            axes.set_yticklabels(map(_short, names), fontsize=8, parse_math=False)
     axes.set_ylabel("silo")
     label = "round      (green: here, red: away, grey: not joined yet)"
     axes.set_xlabel(label + ("; first seed's" if seeds_differ else ""))
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
 
 
 def draw_membership(curves: Mapping[str, np.ndarray]) -> bytes:
