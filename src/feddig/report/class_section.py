@@ -17,7 +17,7 @@ MAX_CLASSES = 128
 """Classes that are drawn and listed."""
 FEW_CLASSES = 4
 """Up to this many classes are drawn as lines, more as a heat map."""
-MAX_VALUES = 150_000
+MAX_VALUES = 50_000
 """Accuracies in all heat maps of a page; with more, each map shows only some of its rounds."""
 
 
@@ -53,14 +53,14 @@ def class_curves(run: Run) -> list[list[float | None]]:
 
 
 def heat_step(runs: Sequence[Run]) -> int:
-    """Return every which round the page's heat maps show."""
+    """Return how many rounds a column of the page's heat maps stands for."""
     curves = map(class_curves, runs)
     values = sum(len(each) * len(each[0]) for each in curves if len(each) > FEW_CLASSES)
     return max(1, -(-values // MAX_VALUES))
 
 
 def class_data(run: Run, step: int) -> dict[str, Any] | None:
-    """Return the numbers of a run's chart; of a heat map in whole percent, of every `step`th round."""
+    """Return the numbers of a run's chart; of a heat map in whole percent, one column for `step` rounds."""
     curves = class_curves(run)
     if not curves:
         return None

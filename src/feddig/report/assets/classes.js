@@ -55,7 +55,7 @@ function drawHeatMap(figure, run) {
     if (withoutNulls(values[number]).length) {
       svg.append(svgElement("rect", { class: "heat-row", x: left, y: y - 0.5, width, height }));
     }
-    const figureText = svgElement("text", { x: whole, y: y + height / 2 + 3.5, "text-anchor": "end", style: size });
+    const figureText = svgElement("text", { class: "row-figure", x: whole, y: y + height / 2 + 3.5, "text-anchor": "end", style: size });
     svg.append(figureText);
     return figureText;
   });
@@ -115,6 +115,7 @@ function drawHeatMap(figure, run) {
   const key = stripLegend([run.strip]);
   key.prepend(element("li", {}, "0 %", element("i", { class: "scale" }), "100 %"),
     ...(leaves.some((round) => round !== null) ? [element("li", {}, element("i", { class: "holder-leaves" }), "the silo that held most of the class leaves")] : []));
+  if (step > 1) key.append(element("li", {}, `one column for ${step} rounds`));
   key.append(where);
   replaceDrawing(figure, go, plot, key);
 }
