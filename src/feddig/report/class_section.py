@@ -205,10 +205,7 @@ def _describe_loss(run: Run, fates: Sequence[ClassFate]) -> str:
 
 def _caption(run: Run, fates: Sequence[ClassFate]) -> str:
     lines = len(fates) <= FEW_CLASSES
-    text = (
-        "Percent of each class’s test images that the model gets right; below, which silos were here. Dotted lines: a "
-        "silo leaves."
-    )
+    text = "Percent of each class’s test images that the model gets right; below, which silos were here."
     if any(_first_leave(run, fate.holder) is not None for fate in fates):
         mark = "A circle on a line" if lines else "A bar in a row"
         text += f" {mark}: the silo that held most of that class leaves."

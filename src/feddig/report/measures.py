@@ -110,7 +110,7 @@ def class_measures(confusion: np.ndarray) -> dict[str, Any]:
 def wilson_interval(percent: float, images: int, level: float = 0.95) -> tuple[float, float]:
     """Return Wilson's interval of an accuracy in percent that was measured on this number of images.
 
-    It says how far the accuracy on other images of the same kind may be away; not how far another seed's may be.
+    It holds for this model on all images of the same kind; a model of another seed may lie outside it.
     """
     share, square = percent / 100, NormalDist().inv_cdf((1 + level) / 2) ** 2
     middle = share + square / (2 * images)

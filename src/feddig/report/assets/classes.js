@@ -59,7 +59,8 @@ function drawHeatMap(figure, run) {
     svg.append(figureText);
     return figureText;
   });
-  for (const round of departures(run.strip)) {
+  const dotted = departures(run.strip);
+  for (const round of dotted) {
     svg.append(svgElement("line", { class: "event over-heat", x1: x.edge(round), x2: x.edge(round), y1: top, y2: foot }));
   }
   leaves.forEach((round, number) => {
@@ -115,6 +116,7 @@ function drawHeatMap(figure, run) {
   const key = stripLegend([run.strip]);
   key.prepend(element("li", {}, "0 %", element("i", { class: "scale" }), "100 %"),
     ...(leaves.some((round) => round !== null) ? [element("li", {}, element("i", { class: "holder-leaves" }), "the silo that held most of the class leaves")] : []));
+  if (dotted.length) key.append(element("li", {}, "dotted: a silo leaves"));
   if (step > 1) key.append(element("li", {}, `one column for ${step} rounds`));
   key.append(where);
   replaceDrawing(figure, go, plot, key);
