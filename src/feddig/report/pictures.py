@@ -28,8 +28,6 @@ from feddig.report.read_run import Run, read_rounds
 COLOURS = ("#3b6fb6", "#d1495b", "#2e933c", "#8d6a9f", "#e09f3e", "#4a4e69", "#00a6a6", "#9c6644")
 """Most colour-blind readers can tell these apart; line styles differ too."""
 LINE_STYLES = ("-", "--", "-.", ":")
-LONGEST_NAME = 16
-"""Characters of a silo's name."""
 HERE, AWAY, NOT_YET = "#9fbf9f", "#e8c4c4", "#f2f2f2"
 GENERATOR = f"feddig, format_version {FORMAT_VERSION}"
 MIN_FALSE_POSITIVES = 1e-3
@@ -38,6 +36,8 @@ IMAGE_GAP = 2
 """Pixels between images."""
 MAX_DIGESTS = 4000
 """Class means are estimated from up to this many digests; more do not change the picture."""
+LONGEST_NAME = 16
+"""Characters of a silo's name."""
 
 
 def to_bytes(figure: Figure, ending: str = "png", dpi: int = 100) -> bytes:
