@@ -34,7 +34,7 @@ def compare_command(
     options.check_out(out)
     from feddig.core.absence import SCENARIOS
     from feddig.core.recipe import read_recipe
-    from feddig.report.page import to_rich, write_comparison
+    from feddig.report.page import describe_results, to_rich, write_comparison
     from feddig.runs.compare import grid, run_grid
     from feddig.runs.outcome import write_page
     from feddig.runs.progress import choose_progress
@@ -72,6 +72,7 @@ def compare_command(
     else:
         # a pipe has no width, and a truncated table is useless
         Console(width=None if sys.stdout.isatty() else 120).print(to_rich(rows, str(out)))
+        print("".join(f"{sentence}\n" for sentence in (describe_results(out) if pictures else [])), end="")
         print("\n".join(f"picture  {picture}" for picture in pictures))
         print("" if page is None else f"page     {page}\n", end="")
         print(f"results  {out}")

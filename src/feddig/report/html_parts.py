@@ -13,6 +13,7 @@ from typing import Any
 
 from feddig._version import __version__
 from feddig.files import FORMAT_VERSION
+from feddig.report.curve_styles import colour_rules
 from feddig.report.measures import MeanAndDeviation, format_mean
 
 PAGE = "report.html"
@@ -43,7 +44,7 @@ class PageTemplate:
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             f'<meta name="generator" content="feddig {__version__}, format_version {FORMAT_VERSION}">\n'
             '<link rel="icon" href="data:,">\n'
-            f"<title>{escape(title)}</title>\n<style>{_asset('report.css')}</style></head>\n<body>\n"
+            f"<title>{escape(title)}</title>\n<style>{colour_rules()}{_asset('report.css')}</style></head>\n<body>\n"
             '<a class="skip" href="#main">Skip to the report</a><header><p class="brand">FedDig report</p>'
             f'<p class="about">{escape(about)}</p>'
             '<button type="button" id="theme" aria-live="polite">Theme</button></header>'

@@ -39,6 +39,8 @@ MAX_RUNS = 60
 """Runs that are described one by one; a page with more would be slow."""
 MEASURE_TITLES = {
     "final": "final",
+    "frozen_own_mean_10": "before 1st leave",
+    "frozen_own": "last round before",
     "best": "best",
     "absence_mean": "mean while away",
     "absence_auc": "area while away",
@@ -47,9 +49,8 @@ MEASURE_TITLES = {
     "after_9": "9 after",
     "after_50": "50 after",
     "after_200": "200 after",
-    "frozen_own": "own, frozen",
-    "frozen_own_mean_10": "own, frozen (mean)",
 }
+"""The measures in the order of the table."""
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> tuple[Path, list[str]]:
@@ -63,6 +64,17 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> tuple[Path
     path = out or (folders[0] if len(folders) == 1 else Path()) / PAGE
     write_atomically(path, build_page(runs))
     return path, [f"{run.path}: {note}" for run in runs for note in run.notes]
+
+
+def describe_results(folder: Path) -> list[str]:
+    """Return for a terminal how the runs in a folder ended: for each chart of their page, the sentence that says so."""
+    groups = group_runs(read_runs([folder]))
+    said = [(group, write_headline(group)) for group in groups]
+    return [
+        (f"{group.title}: " if len(said) > 1 else "") + headline.sentences[-1].replace("\u00a0", " ")
+        for group, headline in said
+        if headline.figures
+    ]
 
 
 def rebuild_run_page(audit: Path) -> Path | None:
@@ -132,7 +144,7 @@ def _chart_caption(group: Group) -> str:
 def _table_section(groups: Sequence[Group]) -> str:
     """Return the table of all curves: mean and deviation over seeds of each measure that any run reached."""
     curves = [(group, curve) for group in groups for curve in group.curves]
-    reached = [name for name in MEASURES if any(curve.values(name) for _, curve in curves)]
+    reached = [name for name in MEASURE_TITLES if any(curve.values(name) for _, curve in curves)]
     if not reached:
         return ""
     seconds = {id(curve): mean_and_deviation(_seconds_per_round(curve)) for _, curve in curves}
@@ -157,7 +169,8 @@ def _table_section(groups: Sequence[Group]) -> str:
         '<section data-key="table"><h2>Accuracy and time</h2>'
         + sortable_table(heads, rows, "figures", text_columns=(0, 1))
         + '<p class="caption">Accuracy in percent, mean ± standard deviation over seeds. “9 after” is nine rounds '
-        "after the last leave; “own, frozen” is the run’s own model before the first leave."
+        "after the last leave; “before 1st leave” is the run’s own model before the first leave, the mean of several "
+        "rounds in a long run."
         f"{note}</p></section>"
     )
 
@@ -191,7 +204,9 @@ def _result(run: Run) -> str:
     final = run.measures.get("final")
     if final is None:
         return ", no round finished"
-    return f": {final:.1f} %" + ("" if run.finished else f" after {len(run.rows)} rounds, unfinished")
+    before = run.measures.get("frozen_own_mean_10")
+    own = "" if before is None else f", {before:.1f} % before the first leave"
+    return f": {final:.1f} %{own}" + ("" if run.finished else f" after {len(run.rows)} rounds, unfinished")
 
 
 def _repeat_section(groups: Sequence[Group]) -> str:

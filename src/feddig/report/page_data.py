@@ -1,13 +1,14 @@
 """Compute the numbers that a page's charts are drawn from; they go into the page as one JSON block."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from feddig.report.grouping import Curve, Group, all_runs
+from feddig.report.curve_styles import CurveStyle, choose_styles
+from feddig.report.grouping import Group, all_runs
 from feddig.report.read_run import Run
 
 MAX_SILOS = 64
@@ -17,10 +18,6 @@ MAX_VALUES = 300_000
 QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
 NOT_YET, HERE, RECALLED, AWAY = range(4)
 """The states of the absence strip; the script uses the same numbers."""
-FIXED_COLOURS = ("feddig", "fedavg")
-"""These curves always have the first colours, even where only one of them is present."""
-GREY, DASHES = 7, 4
-"""The number of the style sheet's last colour, and the number of dash patterns in the script."""
 DIGITS = 2
 """Of a percentage: finer than one image of ten thousand."""
 
@@ -30,14 +27,14 @@ def page_data(groups: Sequence[Group]) -> dict[str, Any]:
     runs = all_runs(groups)
     silo_by_silo = sum(run.silos * len(run.rows) for run in runs) <= MAX_VALUES
     curves = [curve for group in groups for curve in group.curves]
-    names = list(dict.fromkeys(curve.name for curve in curves if curve.algorithm != "frozen"))
+    styles = choose_styles(curve.name for curve in curves)
     return {
-        "groups": [_group_data(group, names) for group in groups],
+        "groups": [_group_data(group, styles) for group in groups],
         "runs": [_run_data(run, silo_by_silo=silo_by_silo) for run in runs],
     }
 
 
-def _group_data(group: Group, names: Sequence[str]) -> dict[str, Any]:
+def _group_data(group: Group, styles: Mapping[str, CurveStyle]) -> dict[str, Any]:
     first = group.main.runs[0]
     curves = []
     for curve in group.curves:
@@ -49,7 +46,8 @@ def _group_data(group: Group, names: Sequence[str]) -> dict[str, Any]:
         curves.append(
             {
                 "name": curve.name,
-                **_style(curve, names),
+                "colour": styles[curve.name].number,
+                "dash": styles[curve.name].css_dash,
                 "seeds": curve.seeds,
                 "mean": mean,
                 "low": low,
@@ -63,18 +61,6 @@ def _group_data(group: Group, names: Sequence[str]) -> dict[str, Any]:
         "curves": curves,
         "strip": _strip(first),
     }
-
-
-def _style(curve: Curve, names: Sequence[str]) -> dict[str, int]:
-    """Return a curve's colour and dashes, which are the same in every chart of the page."""
-    if curve.algorithm == "frozen":
-        return {"colour": GREY, "dash": 2}
-    if curve.name in FIXED_COLOURS:
-        number = FIXED_COLOURS.index(curve.name)
-        return {"colour": number, "dash": number}
-    number = [name for name in names if name not in FIXED_COLOURS].index(curve.name)
-    fixed = len(FIXED_COLOURS)
-    return {"colour": fixed + number % (GREY - fixed), "dash": (fixed + number) % DASHES}
 
 
 def _run_data(run: Run, *, silo_by_silo: bool) -> dict[str, Any]:

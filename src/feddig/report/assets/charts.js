@@ -50,7 +50,6 @@ function drawAll() {
 
 // --- accuracy over rounds, with the absence strip below
 
-const DASHES = ["", "7 4", "2 4", "9 4 2 4"];
 const hidden = new WeakMap();
 
 function lineChart(figure, spec) {
@@ -98,7 +97,7 @@ function lineChart(figure, spec) {
   }
   for (const curve of shown) {
     svg.append(svgElement("path", {
-      class: "curve", "data-curve": curve.name, "stroke-dasharray": DASHES[curve.dash] || null,
+      class: "curve", "data-curve": curve.name, "stroke-dasharray": curve.dash || null,
       style: `stroke:var(--c${curve.colour})${spec.rounds < 2 ? ";stroke-width:8" : ""}`, d: linePath(curve.mean, x.at, at),
     }));
   }
@@ -155,7 +154,7 @@ function placeLabels(svg, curves, names, x, at, top, height) {
 
 function chartLegend(figure, spec, off) {
   const swatch = (curve) => svgElement("svg", { viewBox: "0 0 26 10", "aria-hidden": "true" }, svgElement("line",
-    { x1: 1, x2: 25, y1: 5, y2: 5, "stroke-width": 2.5, "stroke-dasharray": DASHES[curve.dash] || null, style: `stroke:var(--c${curve.colour})` }));
+    { x1: 1, x2: 25, y1: 5, y2: 5, "stroke-width": 2.5, "stroke-dasharray": curve.dash || null, style: `stroke:var(--c${curve.colour})` }));
   const buttons = spec.curves.map((curve) => element("button", {
     type: "button", "aria-pressed": String(!off.has(curve.name)),
     onclick: () => {
@@ -228,7 +227,7 @@ function drawQuantiles(figure, run) {
   const [lowest, low, mean, high, highest] = run.ribbon;
   lineChart(figure, {
     label: "validation accuracy", rounds: mean.length, strip: run.strip,
-    curves: [{ name: "median silo", colour: 0, dash: 0, mean, low, high, lowest, highest }],
+    curves: [{ name: "median silo", colour: 0, dash: "", mean, low, high, lowest, highest }],
   });
 }
 
