@@ -1,5 +1,7 @@
 """Group runs into charts and curves, and describe each group in a few sentences and key figures."""
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,6 +12,7 @@ import numpy as np
 from feddig.core.absence import Absence
 from feddig.report.measures import MeanAndDeviation, format_mean, mean_and_deviation
 from feddig.report.read_run import SEEDS, WITHOUT_EFFECT, Run, differing_keys, flatten
+from feddig.report.run_files import seconds_in
 
 IN_TITLES = ("algorithm.name", "absence.scenario", "absence.file", "data.name")
 """Settings that the names of curves and charts already show."""
@@ -43,6 +46,16 @@ class Curve:
     def before_the_leave(self) -> dict[int, float]:
         """The accuracy before the first leave, by seed; runs of older versions have only the last round's."""
         return {**self.values("frozen_own"), **self.values("frozen_own_mean_10")}
+
+    @property
+    def moderator_seconds(self) -> list[float]:
+        """What the moderator itself spent on recall models, aggregation and joint or expert updates, by run."""
+        parts = ("seconds_recall", "seconds_joint")
+        return [
+            math.fsum(seconds_in(row, part) for row in run.rows for part in parts)
+            for run in self.runs
+            if any(part in row for row in run.rows for part in parts)
+        ]
 
     @cached_property
     def by_round(self) -> list[list[float]]:
@@ -89,7 +102,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
             Curve(name, [run for run, other in zip(members, names, strict=True) if other == name])
             for name in dict.fromkeys(names)
         ]
-        curves.sort(key=lambda curve: (_rank(curve.algorithm), curve.name))
+        curves.sort(key=lambda curve: (_rank(curve.algorithm), _natural(curve.name)))
         groups.append(Group(f"{scenario}, {data}" if has_several else scenario, curves))
     return groups
 
@@ -105,6 +118,12 @@ def _rank(algorithm: str) -> int:
     return next(
         order.index(start) for start in ("feddig-plus", "feddig", "frozen", "") if algorithm.startswith(start)
     )
+
+
+def _natural(name: str) -> list[tuple[float, str]]:
+    """Return a key that sorts numbers within names by their value: epsilon 4.0 before epsilon 32.0."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", name)
+    return [(float(part), "") if place % 2 else (-1.0, part) for place, part in enumerate(parts)]
 
 
 def _curve_names(runs: Sequence[Run]) -> list[str]:

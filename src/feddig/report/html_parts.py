@@ -55,7 +55,7 @@ class PageTemplate:
         )
 
 
-REPORT_SCRIPT = ("elements.js", "strip.js", "charts.js", "tables.js", "page.js")
+REPORT_SCRIPT = ("elements.js", "strip.js", "points.js", "charts.js", "tables.js", "page.js")
 """The files of the script that draws a report; the last one starts it."""
 OFFLINE_PAGE = PageTemplate((REPORT_SCRIPT,))
 """A page in one file that needs no server."""
@@ -152,10 +152,15 @@ def repeat_instructions(settings: str, command: str, versions: str = "") -> str:
     """Return settings to save as experiment.toml, and the command that repeats their runs."""
     return (
         "<p>Save these settings as <code>experiment.toml</code>, then run:</p>"
-        f"{copyable(command, 'command')}"
-        f"<details data-print><summary>Settings</summary>{copyable(settings, 'settings')}</details>"
+        + copyable(command, "command")
+        + folded_settings("Settings", settings)
         + (f'<p class="caption">{escape(versions)}</p>' if versions else "")
     )
+
+
+def folded_settings(title: str, settings: str) -> str:
+    """Return settings that are folded on the screen and unfolded on paper."""
+    return f"<details data-print><summary>{escape(title)}</summary>{copyable(settings, 'settings')}</details>"
 
 
 def rating_mark(rating: Any) -> str:

@@ -21,6 +21,7 @@ from feddig.report.html_parts import (
     OFFLINE_PAGE,
     PAGE,
     PageTemplate,
+    folded_settings,
     head_cell,
     mean_cell,
     number_cell,
@@ -31,7 +32,7 @@ from feddig.report.html_parts import (
 from feddig.report.measures import MEASURES, MeanAndDeviation, format_mean, mean_and_deviation
 from feddig.report.page_data import page_data
 from feddig.report.pictures import draw_curves
-from feddig.report.read_run import Run, is_run, read_rounds, read_runs, repeat_runs
+from feddig.report.read_run import Run, is_run, read_rounds, read_runs, repeat_runs, shared_settings
 from feddig.report.run_files import AUDIT_DEPTH
 from feddig.report.sections import run_sections
 
@@ -93,9 +94,11 @@ def build_page(runs: Sequence[Run], template: PageTemplate = OFFLINE_PAGE) -> st
         _scenario_section(group, headline, number)
         for number, (group, headline) in enumerate(zip(groups, headlines, strict=True))
     ]
-    main = "".join((*scenarios, _table_section(groups), _run_list(groups), _repeat_section(groups)))
+    data = page_data(groups)
+    points = _points_sections(groups, data)
+    main = "".join((*scenarios, _table_section(groups), points, _run_list(groups), _repeat_section(groups)))
     title = f"{headlines[0].title}: {groups[0].main.name}, {groups[0].title}"
-    return template.render(title, _about(groups), main, page_data(groups))
+    return template.render(title, _about(groups), main, data)
 
 
 def _about(groups: Sequence[Group]) -> str:
@@ -151,6 +154,9 @@ def _table_section(groups: Sequence[Group]) -> str:
     has_seconds = any(seconds.values())
     heads = ["algorithm", "scenario", "seeds", *(MEASURE_TITLES[name] for name in reached)]
     heads += ["s per round"] if has_seconds else []
+    moderator = {id(curve): mean_and_deviation(curve.moderator_seconds) for _, curve in curves}
+    has_moderator = any(moderator.values())
+    heads += ["moderator (s)"] if has_moderator else []
     rows = []
     for group, curve in curves:
         # a mean over only some of the seeds could not be compared
@@ -161,6 +167,7 @@ def _table_section(groups: Sequence[Group]) -> str:
             number_cell(len(curve.runs), str(len(curve.runs))),
             *map(mean_cell, means),
             *([mean_cell(seconds[id(curve)], digits=2)] if has_seconds else []),
+            *([mean_cell(moderator[id(curve)])] if has_moderator else []),
         ]
         rows.append(f"<tr>{''.join(cells)}</tr>")
     unfinished = sum(not run.finished for run in all_runs(groups))
@@ -173,6 +180,46 @@ def _table_section(groups: Sequence[Group]) -> str:
         "rounds in a long run."
         f"{note}</p></section>"
     )
+
+
+POINTS = (
+    (
+        "epsilon",
+        "epsilons",
+        "Accuracy against epsilon",
+        "Runs that differ in the epsilon of a record and nothing else. Smaller protects more.",
+    ),
+    (
+        "cost",
+        "costs",
+        "Accuracy against the moderator’s time",
+        (
+            "Seconds that the moderator itself spent in the whole run: on recall models, aggregation, and the joint "
+            "or the expert’s update. What silos spent is not in them."
+        ),
+    ),
+)
+"""Charts of points: their name, their key in the data of a group, their title and caption."""
+
+
+def _points_sections(groups: Sequence[Group], data: Mapping[str, Any]) -> str:
+    """Return the charts that compare accuracies at the end, for the groups that have numbers to compare."""
+    sections = []
+    for chart, key, title, caption in POINTS:
+        numbers = [number for number, group in enumerate(data["groups"]) if group[key]]
+        figures = "".join(
+            (f"<h3>{escape(groups[number].title)}</h3>" if len(groups) > 1 else "")
+            + f'<figure data-chart="{chart}" data-group="{number}"></figure>'
+            for number in numbers
+        )
+        if figures:
+            several = any(len(curve.runs) > 1 for number in numbers for curve in groups[number].curves)
+            spread = " Bands and lines go from the lowest seed to the highest." if several else ""
+            sections.append(
+                f'<section data-key="{chart}"><h2>{title}</h2>{figures}'
+                f'<p class="caption">{caption}{spread} The table above has the numbers.</p></section>'
+            )
+    return "".join(sections)
 
 
 def _seconds_per_round(curve: Curve) -> list[float]:
@@ -197,14 +244,15 @@ def _run_list(groups: Sequence[Group]) -> str:
         items.append(
             f'<p class="caption">The first {MAX_RUNS} of {len(runs)} runs; give fewer folders to see the others.</p>'
         )
-    return f'<section data-key="each run"><h2>Each run</h2>{"".join(items)}</section>'
+    note = '<p class="caption on-paper">A folded run is printed as one line; unfold it to print its sections.</p>'
+    return f'<section data-key="each run"><h2>Each run</h2>{note}{"".join(items)}</section>'
 
 
 def _result(run: Run) -> str:
     final = run.measures.get("final")
     if final is None:
         return ", no round finished"
-    before = run.measures.get("frozen_own_mean_10")
+    before = Curve("", [run]).before_the_leave.get(run.seed)
     own = "" if before is None else f", {before:.1f} % before the first leave"
     return f": {final:.1f} %{own}" + ("" if run.finished else f" after {len(run.rows)} rounds, unfinished")
 
@@ -215,11 +263,12 @@ def _repeat_section(groups: Sequence[Group]) -> str:
     if len(runs) < 2:
         return ""
     found = repeat_runs(runs)
-    body = (
-        repeat_instructions(*found)
-        if found is not None
-        else "<p>These runs differ in more than algorithm, scenario and seed: repeat them one by one.</p>"
-    )
+    if found is not None:
+        body = repeat_instructions(*found)
+    else:
+        body = "<p>These runs differ in more than algorithm, scenario and seed: repeat them one by one.</p>"
+        if shared := shared_settings(runs):
+            body += folded_settings("Settings that all runs share", shared)
     return f'<section data-key="repeat"><h2>How to repeat all runs</h2>{body}</section>'
 
 

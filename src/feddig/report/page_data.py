@@ -1,5 +1,6 @@
 """Compute the numbers that a page's charts are drawn from; they go into the page as one JSON block."""
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
@@ -7,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from feddig.privacy.mechanisms import mechanism_of
 from feddig.report.curve_styles import CurveStyle, choose_styles
-from feddig.report.grouping import Group, all_runs
-from feddig.report.read_run import Run
+from feddig.report.grouping import Curve, Group, all_runs
+from feddig.report.read_run import SEEDS, WITHOUT_EFFECT, Run, flatten
+from feddig.report.run_files import seconds_in
 
 MAX_SILOS = 64
 """Up to this many silos are drawn one by one; more are drawn as shares and quantiles."""
@@ -60,7 +63,89 @@ def _group_data(group: Group, styles: Mapping[str, CurveStyle]) -> dict[str, Any
         "rounds": max(run.planned_rounds for curve in group.curves for run in curve.runs),
         "curves": curves,
         "strip": _strip(first),
+        "epsilons": _epsilon_series(group),
+        "costs": _costs(group, styles),
     }
+
+
+def _epsilon_series(group: Group) -> list[dict[str, Any]]:
+    """Return accuracy at the end by the epsilon of a record, for runs that differ in nothing else.
+
+    Only mechanisms that promise a record something count. The same runs without noise have no epsilon.
+    """
+    found: dict[tuple[str, ...], list[Curve]] = {}
+    without: dict[tuple[str, ...], Curve] = {}
+    for curve in group.curves:
+        mechanism = curve.runs[0].setting("privacy.mechanism")
+        if mechanism == "none":
+            without[_settings_but(curve, "privacy.")] = curve
+        elif mechanism_of({"mechanism": mechanism}).epsilon_is == "record":
+            found.setdefault(_settings_but(curve, "privacy.epsilon"), []).append(curve)
+    lines = {
+        # a curve's name says by which epsilon it differs from the others
+        re.sub(r", epsilon [^,]*", "", curves[0].name): curves
+        for curves in found.values()
+        if len(curves) > 1 and all(curve.values("final") for curve in curves)
+    }
+    series = []
+    for name, style in choose_styles(lines).items():
+        points: list[tuple[float | None, Curve]] = [
+            (_record_epsilon(curve), curve) for curve in sorted(lines[name], key=_record_epsilon)
+        ]
+        noiseless = without.get(_settings_but(lines[name][0], "privacy."))
+        if noiseless is not None and noiseless.values("final"):
+            points.append((None, noiseless))
+        series.append(
+            {
+                "name": name,
+                "colour": style.number,
+                "dash": style.css_dash,
+                "points": [{"x": epsilon, **_final(curve)} for epsilon, curve in points],
+            }
+        )
+    return series
+
+
+def _settings_but(curve: Curve, start: str) -> tuple[str, ...]:
+    """Return the settings of a curve that change a number, but for those whose name starts so."""
+    settings = flatten(curve.runs[0].settings)
+    ignored = (*SEEDS, *WITHOUT_EFFECT)
+    return tuple(
+        f"{key}={value}"
+        for key, value in sorted(settings.items())
+        if key not in ignored and not key.startswith(start)
+    )
+
+
+def _record_epsilon(curve: Curve) -> float:
+    """Return the epsilon that features and labels together promise a record."""
+    parts = (curve.runs[0].setting(f"privacy.{name}") for name in ("epsilon", "label_epsilon"))
+    return sum(float(part) for part in parts if isinstance(part, int | float))
+
+
+def _final(curve: Curve) -> dict[str, float | None]:
+    """Return the mean, lowest and highest accuracy at the end."""
+    values = list(curve.values("final").values())
+    return {"mean": _rounded(fmean(values)), "low": _rounded(min(values)), "high": _rounded(max(values))}
+
+
+def _costs(group: Group, styles: Mapping[str, CurveStyle]) -> list[dict[str, Any]]:
+    """Return accuracy at the end and the moderator's seconds by curve; nothing where there is nothing to compare."""
+    found = []
+    for curve in group.curves:
+        seconds = curve.moderator_seconds
+        if curve.values("final") and seconds:
+            found.append(
+                {
+                    "name": curve.name,
+                    "colour": styles[curve.name].number,
+                    **_final(curve),
+                    "seconds": round(fmean(seconds), 4),
+                    "seconds_low": round(min(seconds), 4),
+                    "seconds_high": round(max(seconds), 4),
+                }
+            )
+    return found if len(found) > 1 and any(each["seconds_high"] > 0 for each in found) else []
 
 
 def _run_data(run: Run, *, silo_by_silo: bool) -> dict[str, Any]:
@@ -130,7 +215,7 @@ def split_times(run: Run) -> dict[str, list[float]]:
     """Split each round's seconds into silos, recall, joint update and the rest, which is mostly measuring."""
 
     def column(key: str) -> list[float]:
-        return [_seconds(row.get(key)) for row in run.rows]
+        return [seconds_in(row, key) for row in run.rows]
 
     silos, recall, joint = column("seconds_silos"), column("seconds_recall"), column("seconds_joint")
     # recall models may train at the same time as the silos; then the parts add up to more than the whole
@@ -140,10 +225,6 @@ def split_times(run: Run) -> dict[str, list[float]]:
     ]
     parts = {"silos": silos, "recall": recall, "joint": joint, "rest": rest}
     return {name: [round(value, 4) for value in values] for name, values in parts.items()}
-
-
-def _seconds(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and 0 <= value < 1e9 else 0.0
 
 
 def _rounded(value: float | None) -> float | None:

@@ -2,8 +2,7 @@
 
 let data = { groups: [], runs: [] };
 
-const figureData = (figure) => figure.dataset.chart === "accuracy"
-  ? data.groups[Number(figure.dataset.group)] : data.runs[Number(figure.dataset.run)];
+const figureData = (figure) => "group" in figure.dataset ? data.groups[Number(figure.dataset.group)] : data.runs[Number(figure.dataset.run)];
 
 function drawFigure(figure) {
   if (figure.dataset.chart === "accuracy") {
@@ -11,6 +10,10 @@ function drawFigure(figure) {
     if (!group.rounds || !group.curves.some((curve) => withoutNulls(curve.mean).length)) {
       figure.replaceChildren(element("p", { class: "faint" }, "There is no accuracy to draw yet."));
     } else lineChart(figure, { ...group, label: `${group.measured} accuracy` });
+  } else if (figure.dataset.chart === "epsilon") {
+    drawEpsilons(figure, figureData(figure));
+  } else if (figure.dataset.chart === "cost") {
+    drawCosts(figure, figureData(figure));
   } else {
     const run = figureData(figure);
     if (run.validation) drawPanels(figure, run);
@@ -147,14 +150,15 @@ function placeLabels(svg, curves, names, x, at, top, height) {
   spots.forEach((spot, place) => { if (place) spot.y = Math.max(spot.y, spots[place - 1].y + 15); });
   const over = spots.length ? Math.max(0, spots.at(-1).y - (top + height)) : 0;
   for (const { curve, name, y } of spots) {
-    const cut = name.length > 29 ? `${name.slice(0, 22)}… ${name.split(" ").at(-1)}` : name;
+    const cut = name.length > 26 ? `${name.slice(0, 19)}… ${name.split(" ").at(-1)}` : name;
     svg.append(svgElement("text", { class: "label", x, y: y - over + 4, style: `fill:var(--c${curve.colour})` }, cut));
   }
 }
 
+const swatch = (curve) => svgElement("svg", { viewBox: "0 0 34 10", "aria-hidden": "true" }, svgElement("line",
+  { x1: 1, x2: 33, y1: 5, y2: 5, "stroke-width": 2.5, "stroke-dasharray": curve.dash || null, style: `stroke:var(--c${curve.colour})` }));
+
 function chartLegend(figure, spec, off) {
-  const swatch = (curve) => svgElement("svg", { viewBox: "0 0 26 10", "aria-hidden": "true" }, svgElement("line",
-    { x1: 1, x2: 25, y1: 5, y2: 5, "stroke-width": 2.5, "stroke-dasharray": curve.dash || null, style: `stroke:var(--c${curve.colour})` }));
   const buttons = spec.curves.map((curve) => element("button", {
     type: "button", "aria-pressed": String(!off.has(curve.name)),
     onclick: () => {
