@@ -78,7 +78,9 @@ def draw_curves(runs: Sequence[Run], title: str) -> bytes:
     curves.set_ylabel(f"{runs[0].measured_on} accuracy (%)")
     curves.set_title(title)
     curves.grid(alpha=0.25)
-    curves.legend(title=legend_title, loc="best", frameon=False, handlelength=HANDLE_LENGTH)
+    curves.legend(
+        title=legend_title, loc="best", framealpha=0.8, edgecolor="none", handlelength=HANDLE_LENGTH
+    )
     for side in ("top", "right"):
         curves.spines[side].set_visible(False)
     seeds_differ = len({absence.present.tobytes() for absence in absences}) > 1
