@@ -131,7 +131,7 @@ def _final(curve: Curve) -> dict[str, float | None]:
 
 def _costs(group: Group, styles: Mapping[str, CurveStyle]) -> list[dict[str, Any]]:
     """Return accuracy at the end and the moderator's seconds by curve; nothing where there is nothing to compare."""
-    found = []
+    found: list[dict[str, Any]] = []
     for curve in group.curves:
         seconds = curve.moderator_seconds
         if curve.values("final") and seconds:

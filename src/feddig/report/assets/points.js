@@ -7,7 +7,7 @@ function drawEpsilons(figure, group) {
   const low = Math.log(Math.min(...known)), high = Math.log(Math.max(...known));
   const without = group.epsilons.some((series) => series.points.some((point) => point.x === null));
   // an infinite epsilon has a place of its own behind the others
-  const end = without ? 0.84 : 1;
+  const end = without ? 1 - Math.max(0.16, 80 / (figure.clientWidth || 280)) : 1;
   const share = (x) => x === null ? 1 : (Math.log(x) - low) / (high - low) * end;
   const ticks = [...new Set(known)].sort((a, b) => a - b).map((x) => ({ share: share(x), text: String(x) }));
   if (without) ticks.push({ share: 1, text: "no noise" });
