@@ -239,6 +239,7 @@ def test_runs_that_differ_in_epsilon_give_accuracy_against_epsilon(tmp_path: Pat
     assert page.count('<figure data-chart="epsilon" data-group="0">') == 1
     names = [curve["name"].split("epsilon ")[-1] for curve in group["curves"][:3]]
     assert names == ["1.0", "8.0", "32.0"], "numbers in names are sorted by their value"
+    assert group["curves"][3]["name"] == "feddig, mechanism none", "its epsilon says nothing"
 
 
 @pytest.mark.parametrize("change", ["paper-laplace", "lr", "one epsilon"])

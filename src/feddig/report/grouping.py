@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -120,6 +120,16 @@ def _rank(algorithm: str) -> int:
     )
 
 
+def _follows_from_mechanism(
+    key: str, keys: Sequence[str], own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]
+) -> bool:
+    """Return whether a setting of the noise is the same in all runs with this mechanism, which has been named."""
+    mechanism = "privacy.mechanism"
+    if mechanism not in keys or key == mechanism or not key.startswith("privacy."):
+        return False
+    return all(each.get(key) == own.get(key) for each in others if each.get(mechanism) == own.get(mechanism))
+
+
 def _natural(name: str) -> list[tuple[float, str]]:
     """Return a key that sorts numbers within names by their value: epsilon 4.0 before epsilon 32.0."""
     parts = re.split(r"(\d+(?:\.\d+)?)", name)
@@ -139,6 +149,7 @@ def _curve_names(runs: Sequence[Run]) -> list[str]:
         keys = [
             key for key in differing_keys(same_algorithm) if key not in (*SEEDS, *IN_TITLES, *WITHOUT_EFFECT)
         ]
+        keys = [key for key in keys if not _follows_from_mechanism(key, keys, own, same_algorithm)]
         suffix = "".join(f", {key.split('.')[-1]} {_format_setting(own.get(key))}" for key in keys)
         names.append(run.algorithm + suffix)
     return names
