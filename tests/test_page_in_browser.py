@@ -83,6 +83,24 @@ def test_points_are_drawn_with_their_names_and_values(opened: Browser) -> None:
     assert label == "; ".join(each["says"] for each in found), "and can be heard"
 
 
+def test_long_names_of_points_stay_on_a_phone(browser: Browser, tmp_path: Path) -> None:
+    for rate in (0.125, 0.25):
+        write_folder(
+            tmp_path / str(rate),
+            [50.0],
+            ["1"],
+            algorithm="feddig-no-recall+adabest",
+            settings=f"lr = {rate}\n",
+        )
+    browser.open(write_report([tmp_path])[0], width=360, height=740)
+    assert browser.evaluate("document.documentElement.scrollWidth") == 360
+    names = browser.evaluate(
+        "[...document.querySelectorAll('figure[data-chart=\"cost\"] .label')].map((each) => each.textContent)"
+    )
+    assert [name.startswith("…") for name in names] == [True, True]
+    assert sorted(name[-13:] for name in names) == [" lr 0.25 50.0", "lr 0.125 50.0"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [1100, 360])
 def test_accuracy_against_epsilon_is_drawn(width: int, browser: Browser, tmp_path: Path) -> None:

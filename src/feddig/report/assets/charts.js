@@ -150,7 +150,8 @@ function placeLabels(svg, curves, names, x, at, top, height) {
   spots.forEach((spot, place) => { if (place) spot.y = Math.max(spot.y, spots[place - 1].y + 15); });
   const over = spots.length ? Math.max(0, spots.at(-1).y - (top + height)) : 0;
   for (const { curve, name, y } of spots) {
-    const cut = name.length > 26 ? `${name.slice(0, 19)}… ${name.split(" ").at(-1)}` : name;
+    // the end of a long name says by which setting it differs
+    const cut = name.length > 26 ? `${name.slice(0, 7)}…${name.slice(-18)}` : name;
     svg.append(svgElement("text", { class: "label", x, y: y - over + 4, style: `fill:var(--c${curve.colour})` }, cut));
   }
 }

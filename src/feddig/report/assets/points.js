@@ -90,10 +90,14 @@ function pointChart(figure, spec) {
 function placeNames(svg, spots, x, at, edge) {
   const placed = [];
   for (const { series, point } of spots.sort((a, b) => b.point.mean - a.point.mean)) {
-    const text = `${series.name} ${point.mean.toFixed(1)}`, long = textWidth(text);
-    const isLeft = x(point.share) + 9 + long > edge + 30 && x(point.share) - 9 - long > 0;
+    const whole = `${series.name} ${point.mean.toFixed(1)}`, before = x(point.share) - 9, behind = edge + 30 - x(point.share) - 9;
+    const isLeft = textWidth(whole) > behind && before > behind;
+    // where neither side has room, the end of the name and its value are written
+    const letters = Math.floor((isLeft ? before : behind) / textWidth("m"));
+    const text = whole.length > letters ? `…${whole.slice(1 - letters)}` : whole, long = textWidth(text);
     const from = isLeft ? x(point.share) - 9 - long : x(point.share) + 9;
-    let y = at(point.mean) + 4;
+    // above the line from the lowest to the highest seconds
+    let y = at(point.mean) - (point.to > point.from ? 5 : -4);
     for (const other of placed) if (from < other.to && from + long > other.from && y < other.y + TEXT_GAP) y = other.y + TEXT_GAP;
     placed.push({ from, to: from + long, y });
     svg.append(svgElement("text", { class: "label", x: isLeft ? from + long : from, y, "text-anchor": isLeft ? "end" : null,
