@@ -48,7 +48,8 @@ from feddig.federation.contract import read_contract
 from feddig.federation.processes.processes import running
 from feddig.files import write_atomically
 from feddig.privacy.ledger import Ledger
-from feddig.report.pictures import AWAY, COLOURS, HERE
+from feddig.report.curve_styles import BLUE, GREEN, OCHRE, PALETTE, WINE
+from feddig.report.pictures import AWAY, HERE
 from feddig.runs.run import run
 
 KINDS = ("kill", "stop", "hang", "restart", "bad reply")
@@ -457,20 +458,22 @@ def draw(result: Mapping[str, Any]) -> bytes:
     """Draw both curves, and under them who was there and what was done to whom."""
     figure = Figure(figsize=(9, 5.5), layout="constrained")
     curves, table = figure.subplots(2, 1, sharex=True, height_ratios=(3, 2))
-    curves.plot(result["curve"], color=COLOURS[0], linewidth=3, label="federation")
-    curves.plot(result["replay_curve"], color=COLOURS[4], linestyle="--", label="replayed in one process")
+    curves.plot(result["curve"], color=PALETTE[BLUE][0], linewidth=3, label="federation")
+    curves.plot(
+        result["replay_curve"], color=PALETTE[OCHRE][0], linestyle="--", label="replayed in one process"
+    )
     for kill in (one for one in result["kills"] if one["played"] is not None):
         for axes in (curves, table):
-            axes.axvline(kill["played"], color=COLOURS[5], linewidth=1, linestyle=":")
+            axes.axvline(kill["played"], color=PALETTE[WINE][0], linewidth=1, linestyle=":")
         curves.text(
             kill["played"], 0.02, kill["what"], transform=curves.get_xaxis_transform(), rotation=90, fontsize=7,
-            ha="right", va="bottom", color=COLOURS[5],
+            ha="right", va="bottom", color=PALETTE[WINE][0],
         )  # fmt: skip
     for outage in (one for one in result["outages"] if one["played"] is not None):
-        curves.axvline(outage["played"], color=COLOURS[2], linewidth=1)
+        curves.axvline(outage["played"], color=PALETTE[GREEN][0], linewidth=1)
         curves.text(
             outage["played"], 0.02, f"{outage['what']} silent", transform=curves.get_xaxis_transform(), rotation=90,
-            fontsize=7, ha="right", va="bottom", color=COLOURS[2],
+            fontsize=7, ha="right", va="bottom", color=PALETTE[GREEN][0],
         )  # fmt: skip
     for silo, here in enumerate(result["availability"]):
         for round, present in enumerate(here):
@@ -486,7 +489,7 @@ def draw(result: Mapping[str, Any]) -> bytes:
     table.set_ylim(result["silos"] - 0.5, -0.5)
     table.set_yticks(range(result["silos"]))
     table.set_ylabel("silo")
-    table.set_xlabel("round      (green: its reply counted, red: its digest stands in)")
+    table.set_xlabel("round      (dark: its reply counted, light: its digest stands in)")
     table.legend(frameon=False, ncols=len(MARKS), loc="upper center", bbox_to_anchor=(0.5, -0.35), fontsize=8)
     stream = BytesIO()
     figure.savefig(stream, format="png", dpi=110)

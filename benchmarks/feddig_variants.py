@@ -28,7 +28,7 @@ from feddig import Networks
 from feddig.experiment.experiment import Experiment
 from feddig.files import write_atomically
 from feddig.models.networks import Classifier, build_classifier, build_guidance, size_matched_raw
-from feddig.report.pictures import COLOURS
+from feddig.report.curve_styles import choose_styles
 from feddig.report.read_run import read_rounds
 from feddig.runs.run import run
 from feddig.seeds import derive
@@ -221,8 +221,8 @@ def draw(curves: Mapping[str, Sequence[float]], variants: Sequence[str], file: P
     """Draw the test accuracy of these variants by round; dotted lines mark rounds in which a silo leaves."""
     figure = Figure(figsize=(7, 3.2), layout="constrained")
     axes = figure.subplots()
-    for colour, name in zip(COLOURS, [name for name in variants if name in curves], strict=False):
-        axes.plot(curves[name], color=colour, label=name, linewidth=1.2)
+    for name, style in choose_styles(name for name in variants if name in curves).items():
+        axes.plot(curves[name], color=style.colour, label=name, linewidth=1.2)
     for leave in LEAVES:
         axes.axvline(leave, color="0.5", linestyle=":", linewidth=1)
     least = min(min(curve[50:]) for name, curve in curves.items() if name in variants)

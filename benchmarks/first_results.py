@@ -3,7 +3,8 @@
     python benchmarks/first_results.py fashion-mnist --work results/first --out benchmarks/results/first-results
 
 Writes OUT/<data set>.json (every run's measures, its curve, its seconds) and OUT/<data set>.png. Whole results
-folders lie under --work; give the same command again to go on with what was cut off.
+folders lie under --work; give the same command again to go on with what was cut off. `--draw` runs nothing and draws
+the picture again from the JSON file.
 """
 
 import argparse
@@ -14,17 +15,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from feddig.core.absence import draw_absence
 from feddig.errors import FedDigError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.toml import read_experiment
 from feddig.files import write_atomically
 from feddig.report.pictures import draw_curves
-from feddig.report.read_run import read_rounds
+from feddig.report.read_run import Run, read_rounds
 from feddig.runs.compare import Cell, grid, run_grid
 
 CONTROLS = (
     "fedavg", "frozen", "feddig", "digests-only", "feddig-no-recall", "feddig-no-joint", "centralised",
 )  # fmt: skip
+SILOS = 4
 COLOUR = {"cifar10", "cifar100"}
 PAPER = Path(__file__).parent.parent / "experiments" / "paper.toml"
 
@@ -63,9 +66,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--work", type=Path, default=Path("results/first"))
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results/first-results"))
+    parser.add_argument("--draw", action="store_true", help="draw the existing results")
     parser.add_argument("--label", default="", help="goes into the file's name")
     options = parser.parse_args()
     logging.getLogger("feddig").setLevel(logging.WARNING)
+    stem = options.out / (options.name + options.label)
+    title = f"{options.name}, silos leave one after the other, seed {options.seed}"
+    if options.draw:
+        write_atomically(stem.with_suffix(".png"), draw_curves(kept_runs(stem.with_suffix(".json")), title))
+        return
     experiment = experiment_of(options.name, options.rounds, options.encoder)
     experiment = replace(experiment, seed=options.seed).located(options.data_dir)
     work = options.work / (options.name + options.label)
@@ -93,10 +102,20 @@ def main() -> None:
         "seconds": time.perf_counter() - started,
         "runs": runs,
     }
-    stem = options.out / (options.name + options.label)
     write_atomically(stem.with_suffix(".json"), json.dumps(facts, indent=1) + "\n")
-    title = f"{options.name}, silos leave one after the other, seed {options.seed}"
     write_atomically(stem.with_suffix(".png"), draw_curves(drawn, title))
+
+
+def kept_runs(file: Path) -> list[Run]:
+    """Return the runs of a JSON file in which silos left: their curves, and who was there."""
+    found = json.loads(file.read_text())["runs"]
+    rounds = len(next(iter(found.values()))["curve"])
+    absence = draw_absence("sequential", sizes=[1] * SILOS, rounds=rounds)
+    return [
+        Run(file, {"algorithm": {"name": name}}, absence, [{"test_accuracy": v} for v in run["curve"]], {})
+        for name, run in found.items()
+        if "," not in name
+    ]
 
 
 if __name__ == "__main__":

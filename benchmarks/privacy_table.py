@@ -3,6 +3,7 @@
     python benchmarks/privacy_table.py run --data-dir FOLDER --device cuda
     python benchmarks/privacy_table.py run --cells best --seeds 1,2 --data-dir FOLDER --device cuda
     python benchmarks/privacy_table.py table
+    python benchmarks/privacy_table.py picture --picture docs/images/accuracy-by-epsilon.png
 
 Fashion-MNIST, first_results.py's settings, discrete Gaussian noise, same-label adjacency, delta 1e-6, a public
 clip, and the same number of steps in a joint update for every SpD. Every silo has at least 2,048 samples: otherwise
@@ -11,7 +12,8 @@ first_results.py.
 
 Each cell is a JSON file in OUT and is run once; repeat the command to continue. Cells run in order of interest.
 `--share 1/2` runs every second cell, so that two processes can share a GPU. `--cells` takes names (which are printed),
-`all`, or `best`: each epsilon's best cell of seed 0. `table` writes Markdown from the existing cells.
+`all`, or `best`: each epsilon's best cell of seed 0. `table` writes Markdown from the existing cells, and
+`picture` draws them.
 """
 
 import argparse
@@ -25,10 +27,14 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from matplotlib.figure import Figure
+
 from feddig.errors import DataError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.toml import experiment_from_table
 from feddig.files import write_atomically
+from feddig.report.curve_styles import choose_styles
+from feddig.report.pictures import to_bytes
 from feddig.report.read_run import read_rounds
 from feddig.runs.results_folder import ResultsFolder
 from feddig.runs.run import resume, run
@@ -73,7 +79,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("run", "table"))
+    parser.add_argument("what", choices=("run", "table", "picture"))
     parser.add_argument("--data", default="fashion-mnist")
     parser.add_argument("--data-dir", type=Path)
     parser.add_argument("--device", default="auto")
@@ -92,9 +98,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=0)
     parser.add_argument("--work", type=Path, default=Path("results/privacy-table"))
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--picture", type=Path, default=Path("accuracy-by-epsilon.png"))
     options = parser.parse_args()
     if options.what == "table":
         print(table(read_rows(options.out)))
+        return
+    if options.what == "picture":
+        write_atomically(options.picture, picture(read_rows(options.out)))
         return
     logging.getLogger("feddig").setLevel(logging.WARNING)
     place, count = map(int, options.share.split("/"))
@@ -212,12 +222,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         lines += [_line("samples that stayed out", [_left_out(row) for row in left]), ""]
     lines += ["| record epsilon | best cell | seeds | accuracy |", "|---|---|---|---|"]
     for epsilon, best in best_cells(rows).items():
-        same = [
-            row
-            for row in rows
-            if "accuracy" in row
-            and all(row[key] == best[key] for key in ("epsilon", "mixing", "samples_per_digest"))
-        ]
+        same = all_seeds(rows, best)
         values = [marked(row) for row in same]
         spread = f" ± {stdev(values):.1f}" if len(values) > 1 else ""
         where = f"{best['mixing']}, SpD {best['samples_per_digest']}"
@@ -228,6 +233,41 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
             )
         )
     return "\n".join(lines)
+
+
+def all_seeds(rows: Sequence[dict[str, Any]], cell: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of a cell's setting, of every seed."""
+    keys = ("epsilon", "mixing", "samples_per_digest")
+    return [row for row in rows if "accuracy" in row and all(row[key] == cell[key] for key in keys)]
+
+
+def picture(rows: Sequence[dict[str, Any]]) -> bytes:
+    """Draw each epsilon's best cell, with the lowest and highest seed, and the same models before the first leave."""
+    cells = [all_seeds(rows, best) for best in reversed(best_cells(rows).values())]
+    figure = Figure(figsize=(7, 3.6), layout="constrained")
+    axes = figure.subplots()
+    styles = choose_styles(["feddig", "frozen"])
+    curves = {
+        "feddig": ("FedDig, when all silos have left", marked),
+        "frozen": ("the same model before the first leave", lambda row: float(row["accuracy"]["frozen_own"])),
+    }
+    finite = sum(math.isfinite(cell[0]["epsilon"]) for cell in cells)
+    for name, (label, measure) in curves.items():
+        style, values = styles[name], [[measure(row) for row in cell] for cell in cells]
+        means, low, high = ([edge(each) for each in values] for edge in (fmean, min, max))
+        # without noise no epsilon is promised, so that point is on no line
+        axes.plot(means[:finite], color=style.colour, linestyle=style.dash, marker="o", label=label)
+        axes.fill_between(
+            range(finite), low[:finite], high[:finite], color=style.colour, alpha=0.2, linewidth=0
+        )
+        axes.plot(range(finite, len(cells)), means[finite:], color=style.colour, marker="o", linestyle="")
+        axes.vlines(range(finite, len(cells)), low[finite:], high[finite:], color=style.colour, alpha=0.5)
+    names = [_spell(cell[0]["epsilon"]).replace("infinite (no noise)", "no noise") for cell in cells]
+    axes.set_xticks(range(len(cells)), names)
+    axes.set(xlabel="record epsilon", ylabel="test accuracy (%)")
+    axes.grid(alpha=0.3)
+    axes.legend(frameon=False)
+    return to_bytes(figure, dpi=150)
 
 
 def _line(head: str, cells: Sequence[str]) -> str:

@@ -4,7 +4,8 @@
     python benchmarks/unmixing.py --by-record-epsilon --out benchmarks/results/attack_success.json --picture attacks.png
 
 The second command attacks digests of four images with sound noise, from a record epsilon of 0.5 to no noise: it
-unmixes them, and links images of the pool to the digests that contain them.
+unmixes them, and links images of the pool to the digests that contain them. With --draw FILE the picture is drawn from
+the results in that file, and nothing is attacked.
 """
 
 import argparse
@@ -34,6 +35,7 @@ from feddig.data.dataset import Images
 from feddig.digest.digest import Digest, make_digest, mix_groups
 from feddig.experiment.setup import describe_device
 from feddig.models.encoder import encoder_hash, load_encoder
+from feddig.report.curve_styles import choose_styles
 from feddig.seeds import seeded_uniforms, torch_stream
 from feddig.settings import DigestSettings, PrivacySettings
 
@@ -82,7 +84,11 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--picture", type=Path, help="with --by-record-epsilon: draw it")
+    parser.add_argument("--draw", type=Path, help="only draw --picture, from this file of results")
     options = parser.parse_args()
+    if options.draw:
+        draw(json.loads(options.draw.read_text())["rows"], options.picture)
+        return
     torch.set_num_threads(options.threads)
     load_before = os.getloadavg()[0]
     pool, encoder = candidates()
@@ -185,25 +191,27 @@ def success(pool: Candidates, epsilon: float, count: int, encoder: str, spd: int
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """Draw the success of both attacks against epsilon, with intervals and chance."""
-    figure, axes = plt.subplots(figsize=(7, 3.4), layout="constrained")
+    """Draw the success of both attacks against epsilon, with intervals and chance; chance has the attack's colour."""
+    figure, axes = plt.subplots(figsize=(7, 3.8), layout="constrained")
     places = range(len(rows))
-    for name, label, colour in (
-        ("linked", "images linked to their digest", "#0072b2"),
-        ("unmixed", "images named by unmixing", "#d55e00"),
-    ):
-        shares = [100 * row[name]["share"] for row in rows]
-        low, high = zip(*(row[name]["interval"] for row in rows), strict=True)
-        axes.fill_between(
-            places, [100 * v for v in low], [100 * v for v in high], color=colour, alpha=0.2, lw=0
-        )
-        axes.plot(places, shares, color=colour, marker="o", label=label)
-        axes.plot(places, [100 * row[name]["chance"] for row in rows], color=colour, ls=":", label="chance")
+    attacks = {"linked": "images linked to their digest", "unmixed": "images named by unmixing"}
+    for name, style in choose_styles(attacks).items():
+        shares, chances = ([100 * row[name][key] for row in rows] for key in ("share", "chance"))
+        low, high = zip(*([100 * edge for edge in row[name]["interval"]] for row in rows), strict=True)
+        axes.fill_between(places, low, high, color=style.colour, alpha=0.2, lw=0)
+        axes.plot(places, shares, color=style.colour, ls=style.dash, marker="o", label=attacks[name])
+        axes.plot(places, chances, color=style.colour, ls=":", lw=1)
+        axes.annotate("chance", (0, chances[0]), (-4, 0), textcoords="offset points", ha="right", va="center",
+                      fontsize=8, color=style.colour)  # fmt: skip
     names = [f"{row['record_epsilon']:g}" if row["record_epsilon"] != "inf" else "no noise" for row in rows]
     axes.set_xticks(places, names)
-    axes.set(xlabel="record epsilon (delta 1e-6)", ylabel="found (%)", ylim=(0, 102))
+    # logarithmic: what is left at a small epsilon lies below one percent
+    axes.set_yscale("log")
+    axes.set_yticks([0.01, 0.1, 1, 10, 100], ["0.01", "0.1", "1", "10", "100"])
+    axes.set(xlabel="record epsilon (delta 1e-6); more noise to the left", ylabel="found (%, logarithmic)")
+    axes.set(xlim=(-0.9, len(rows) - 0.7), ylim=(0.01, 150))
     axes.grid(alpha=0.3)
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="upper left")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
 

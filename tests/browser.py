@@ -2,15 +2,18 @@
 
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
 import time
+import zlib
 from base64 import b64decode
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
+from unicodedata import normalize
 
 FLAGS = (
     "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
@@ -209,9 +212,50 @@ class Browser:
             )  # fmt: skip
         self.settle()
 
-    def print(self) -> bytes:
-        """Print the page to PDF."""
-        return b64decode(self.call("Page.printToPDF", printBackground=True)["data"])
+    def print(self, width: float = 8.5, height: float = 11.0) -> bytes:
+        """Print the page to PDF on paper of this size in inches; without a size, on Letter."""
+        printed = self.call("Page.printToPDF", printBackground=True, paperWidth=width, paperHeight=height)
+        return b64decode(printed["data"])
+
+
+def read_pages(pdf: bytes) -> list[str]:
+    """Return the text on each page of a PDF that Chromium has printed, without spaces and line breaks."""
+    objects = {int(number): body for number, body in re.findall(rb"(?s)\n(\d+) 0 obj\s(.*?)\nendobj", pdf)}
+
+    def read_stream(number: str | bytes) -> str:
+        head, _, rest = objects[int(number)].partition(b"stream\n")
+        data = rest.rpartition(b"\nendstream")[0]
+        return (zlib.decompress(data) if b"/FlateDecode" in head else data).decode("latin-1")
+
+    def read_font(number: bytes) -> dict[str, str]:
+        """Return the letters of a font by their codes, which have two or four digits."""
+        found = re.search(rb"/ToUnicode (\d+)", objects[int(number)])
+        letters = {}
+        table = read_stream(found[1]).partition("endcodespacerange")[2] if found else ""
+        for line in table.splitlines():
+            codes = re.findall(r"<([0-9A-F]+)>", line)
+            if len(codes) == 2:
+                letters[codes[0]] = bytes.fromhex(codes[1]).decode("utf-16-be")
+            elif len(codes) == 3:
+                first, last, letter = (int(code, 16) for code in codes)
+                digits = len(codes[0])
+                letters |= {f"{c:0{digits}X}": chr(letter + c - first) for c in range(first, last + 1)}
+        return letters
+
+    pages = []
+    for page in (body for body in objects.values() if re.search(rb"/Type\s*/Page\b", body)):
+        fonts = {name.decode(): read_font(number) for name, number in re.findall(rb"/(F\d+) (\d+) 0 R", page)}
+        contents, text = re.search(rb"/Contents (\d+)", page), ""
+        letters: dict[str, str] = {}
+        assert contents is not None
+        for font, codes in re.findall(r"/(F\d+) [\d.]+ Tf|<([0-9A-F]+)> Tj", read_stream(contents[1])):
+            letters = fonts[font] if font else letters
+            digits = len(next(iter(letters), "0000"))
+            found = (codes[place : place + digits] for place in range(0, len(codes), digits))
+            text += "".join(letters.get(code, "") for code in found)
+        # a ligature is written as its letters
+        pages.append("".join(normalize("NFKC", text).split()))
+    return pages
 
 
 def read_curves(browser: Browser, figure: str) -> dict[str, list[tuple[int, float]]]:

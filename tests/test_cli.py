@@ -465,7 +465,10 @@ def test_what_goes_wrong_in_a_run_is_no_traceback(give: Give, tiny: Path) -> Non
 def test_a_run_prints_its_measures_and_its_folder(give: Give, tiny: Path) -> None:
     said = give("run", tiny, "--out", "mine")
     assert said.code == 0
-    final, *measures, privacy, folder = said.out.splitlines()
+    sentence, final, *measures, privacy, folder = said.out.splitlines()
+    assert re.match(
+        r"feddig ended at \d+\.\d %: .* its own model before the first leave \(\d+\.\d %\)\.", sentence
+    )
     assert folder == "mine"
     assert re.fullmatch(r"privacy {12}record epsilon is infinite .*", privacy)
     names = [re.fullmatch(r"(.{18}) [ \d]{3}\.\d %", line).group(1).strip() for line in measures]
@@ -544,6 +547,7 @@ def test_a_comparison_prints_a_table_and_where_to_look(give: Give, tiny: Path) -
     said = give("compare", tiny, "--algorithms", "fedavg", "--set", "training.rounds=2", "--out", "mine")
     assert said.code == 0
     assert "fedavg" in said.out
+    assert said.out.splitlines()[-4].startswith("fedavg ended at ")
     assert said.out.splitlines()[-3:] == [
         "picture  mine/curves-sequential.png",
         "page     mine/report.html",

@@ -18,7 +18,7 @@ from feddig.files import write_tensors
 from feddig.report.grouping import group_runs, write_headline
 from feddig.report.html_parts import json_block
 from feddig.report.measures import wilson_interval
-from feddig.report.page import build_page, write_report
+from feddig.report.page import build_page, describe_results, write_report
 from feddig.report.page_data import split_into_periods
 from feddig.report.pictures import read_class_pictures
 from feddig.report.read_run import read_runs, repeat_runs, to_toml
@@ -75,30 +75,72 @@ class Reader(HTMLParser):
 # --- what a page shows
 
 
-def test_a_headline_compares_with_fedavg_and_frozen(grid: Path) -> None:
+def test_a_headline_compares_with_its_own_earlier_model_then_with_fedavg_and_frozen(grid: Path) -> None:
     (group,) = group_runs(read_runs([grid]))
     headline = write_headline(group)
     # at the end FedDig has 68 and 69, FedAvg 43 and 44, frozen 51 and 52
-    assert headline.title == "68.5\u00a0% after every silo had left"
+    assert headline.title == "68.5\u00a0% after every silo had left, 52.5\u00a0% before the first leave"
     assert headline.sentences[0] == "Silo 0 left at round 2, silo 1 left at round 5, silo 2 left at round 9."
     assert headline.sentences[-1].replace("\u00a0", " ") == (
-        "feddig ended at 68.5 ± 0.7 % (mean of 2 seeds): 25.0 points above fedavg (43.5 ± 0.7 %), 17.0 points "
-        "above frozen (51.5 ± 0.7 %) and 16.0 points above its own model before the first leave (52.5 ± 0.7 %)."
+        "feddig ended at 68.5 ± 0.7 % (mean of 2 seeds): 16.0 points above its own model before the first leave "
+        "(52.5 ± 0.7 %), 25.0 points above fedavg (43.5 ± 0.7 %) and 17.0 points above frozen (51.5 ± 0.7 %)."
     )
-    assert [figure.value for figure in headline.figures] == [
-        "68.5 ± 0.7\u00a0%",
-        "+25.0 ± 0.0 points",
-        "+17.0 ± 0.0 points",
-        "+16.0 ± 0.0 points",
-        "61.5 ± 0.7\u00a0%",
+    assert [(figure.title, figure.value) for figure in headline.figures] == [
+        ("at the end", "68.5 ± 0.7\u00a0%"),
+        ("against its own model before the first leave", "+16.0 ± 0.0 points"),
+        ("against fedavg", "+25.0 ± 0.0 points"),
+        ("against frozen", "+17.0 ± 0.0 points"),
+        ("while silos were away", "61.5 ± 0.7\u00a0%"),
     ]
 
 
 def test_the_headline_of_one_run_compares_with_its_own_model_before_the_first_leave(tmp_path: Path) -> None:
     run = write_folder(tmp_path / "run", [40, 60, 50, 55], LEAVING, measures={"frozen_own": 60.0})
     headline = write_headline(group_runs(read_runs([run]))[0])
-    assert headline.title.replace("\u00a0", " ") == "55.0 % with 1 of 2 silos away"
+    assert (
+        headline.title.replace("\u00a0", " ")
+        == "55.0 % with 1 of 2 silos away, 60.0 % before the first leave"
+    )
     assert "5.0 points below its own model before the first leave" in headline.sentences[-1]
+
+
+def test_page_title_table_and_list_of_runs_have_the_model_before_the_first_leave(grid: Path) -> None:
+    page = page_of(grid).replace("\u00a0", " ")
+    title = "68.5 % after every silo had left, 52.5 % before the first leave"
+    assert f"<title>{title}: feddig, sequential</title>" in page
+    read = Reader(page)
+    assert "feddig sequential, seed 0: 68.0 %, 52.0 % before the first leave" in read.text
+    heads = re.findall(r'class="sort">([^<]*)<', page)
+    assert heads[3:5] == ["final", "last round before"], "beside the end"
+
+
+def test_the_page_of_a_run_that_goes_on_has_the_model_before_the_first_leave(tmp_path: Path) -> None:
+    run = write_folder(tmp_path / "run", [40, 60, 50, 55, 57], ["11000", "11111"], finished=False)
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    for done, title in (
+        (2, "60.0 % after 2 of 5 rounds"),
+        (4, "55.0 % after 4 of 5 rounds, 60.0 % before the first leave"),
+    ):
+        (run / "metrics.jsonl").write_text("".join(lines[:done]), encoding="utf-8")
+        headline = write_headline(group_runs(read_runs([run]))[0])
+        assert headline.title.replace("\u00a0", " ") == title
+    assert headline.sentences[-1].replace("\u00a0", " ") == (
+        "feddig is so far at 55.0 %: 5.0 points below its own model before the first leave (60.0 %)."
+    )
+
+
+def test_a_terminal_gets_the_sentence_of_each_scenario(tmp_path: Path) -> None:
+    for scenario, end in (("forever", 70.0), ("sequential", 40.0)):
+        write_folder(
+            tmp_path / scenario, [40, 60, 50, end], LEAVING, scenario=scenario, measures={"frozen_own": 60.0}
+        )
+    assert describe_results(tmp_path) == [
+        "forever: feddig ended at 70.0 %: 10.0 points above its own model before the first leave (60.0 %).",
+        "sequential: feddig ended at 40.0 %: 20.0 points below its own model before the first leave (60.0 %).",
+    ]
+    assert describe_results(tmp_path / "forever") == [
+        "feddig ended at 70.0 %: 10.0 points above its own model before the first leave (60.0 %)."
+    ]
 
 
 def test_a_base_is_compared_with_its_own_controls(tmp_path: Path) -> None:
@@ -169,6 +211,75 @@ def test_seeds_are_averaged_and_other_settings_are_not(tmp_path: Path) -> None:
         "feddig, lr 0.1": ([20.0], [10.0], [30.0]),
         "feddig, lr 0.2": ([70.0], None, None),
     }
+
+
+def write_sweep(folder: Path, seeds: int = 2) -> Path:
+    """Write runs that differ in epsilon: FedDig ends at 50 + 2 * place + seed, without noise at 80 + seed."""
+    noises = [("discrete-gaussian", epsilon) for epsilon in (32.0, 8.0, 1.0)] + [("none", 8.0)]
+    for place, (mechanism, epsilon) in enumerate(noises):
+        for seed in range(seeds):
+            end = 80 if mechanism == "none" else 50 - 2 * place
+            write_folder(
+                folder / f"{mechanism}-{epsilon}" / f"seed-{seed}", [40.0, float(end + seed)], ["11", "10"], seed=seed,
+                settings=f'[privacy]\nmechanism = "{mechanism}"\nepsilon = {epsilon}\n',
+            )  # fmt: skip
+    return folder
+
+
+def test_runs_that_differ_in_epsilon_give_accuracy_against_epsilon(tmp_path: Path) -> None:
+    page = page_of(write_sweep(tmp_path))
+    (group,) = page_data(page)["groups"]
+    (series,) = group["epsilons"]
+    assert series["name"] == "feddig, mechanism discrete-gaussian"
+    assert [(point["x"], point["mean"], point["low"], point["high"]) for point in series["points"]] == [
+        (1.0, 46.5, 46.0, 47.0),
+        (8.0, 48.5, 48.0, 49.0),
+        (32.0, 50.5, 50.0, 51.0),
+        (None, 80.5, 80.0, 81.0),
+    ]
+    assert page.count('<figure data-chart="epsilon" data-group="0">') == 1
+    names = [curve["name"].split("epsilon ")[-1] for curve in group["curves"][:3]]
+    assert names == ["1.0", "8.0", "32.0"], "numbers in names are sorted by their value"
+    assert group["curves"][3]["name"] == "feddig, mechanism none", "its epsilon says nothing"
+
+
+@pytest.mark.parametrize("change", ["paper-laplace", "lr", "one epsilon"])
+def test_other_runs_give_no_chart_of_epsilon(change: str, tmp_path: Path) -> None:
+    mechanism = "paper-laplace" if change == "paper-laplace" else "discrete-gaussian"
+    for place, epsilon in enumerate((1.0, 1.0) if change == "one epsilon" else (1.0, 8.0)):
+        rate = f"lr = 0.{place + 1}\n" if change == "lr" else ""
+        write_folder(
+            tmp_path / str(place), [40.0, 50.0], ["11"], seed=place * (change == "one epsilon"),
+            settings=f'{rate}[privacy]\nmechanism = "{mechanism}"\nepsilon = {epsilon}\n',
+        )  # fmt: skip
+    page = page_of(tmp_path)
+    assert page_data(page)["groups"][0]["epsilons"] == []
+    assert 'data-chart="epsilon"' not in page
+
+
+def test_a_comparison_gives_accuracy_against_the_moderators_seconds(grid: Path) -> None:
+    # each of ten rounds takes the moderator 0.125 s for recall models and 0.25 s for the joint update
+    page = page_of(grid)
+    (group,) = page_data(page)["groups"]
+    found = {
+        each["name"]: (each["mean"], each["low"], each["high"], each["seconds"]) for each in group["costs"]
+    }
+    assert found == {
+        "feddig": (68.5, 68.0, 69.0, 3.75),
+        "fedavg": (43.5, 43.0, 44.0, 3.75),
+        "frozen": (51.5, 51.0, 52.0, 3.75),
+    }
+    assert [each["colour"] for each in group["costs"]] == [each["colour"] for each in group["curves"]]
+    assert page.count('<figure data-chart="cost" data-group="0">') == 1
+    assert '<td class="number" data-value="3.7500" data-sd="0.0000">3.8 ± 0.0</td>' in page, (
+        "and in the table"
+    )
+
+
+def test_one_run_has_no_chart_of_costs(tmp_path: Path) -> None:
+    page = page_of(write_folder(tmp_path / "run", [1, 2, 3, 4], LEAVING))
+    assert page_data(page)["groups"][0]["costs"] == []
+    assert 'data-chart="cost"' not in page
 
 
 def test_the_table_has_means_and_deviations_to_sort_by(grid: Path) -> None:
@@ -339,6 +450,7 @@ def test_a_few_classes_are_lines_and_more_are_a_heat_map_in_whole_percent(tmp_pa
     few = page_data(page_of(write_classes(tmp_path / "few", ["11000", "11111"])))["runs"][0]["classes"]
     assert few == {
         "lines": True,
+        "dashes": ["", "7 4", "2 4"],
         "names": ["shoe", "bag", "hat"],
         "holders": ["silo 0 held 75 %", "silo 1 held 75 %", "silo 1 held 100 %"],
         "left": [2, None, None],
@@ -438,10 +550,36 @@ def test_one_command_repeats_a_comparison(grid: Path) -> None:
     assert experiment_from_table(table).data.silos == 3
 
 
+def test_one_command_repeats_a_comparison_with_feddig_plus(tmp_path: Path) -> None:
+    """Its two own settings follow from its name."""
+    for algorithm, prior, votes in (("feddig-plus", "true", 1.0), ("feddig", "false", 0.0)):
+        run = write_folder(tmp_path / algorithm, [1.0], ["1"], settings=f"[moderator]\nvotes = {votes}\n")
+        file = run / "experiment.toml"
+        text = file.read_text(encoding="utf-8")
+        text = text.replace('name = "feddig"', f'name = "{algorithm}"\nprior_correction = {prior}')
+        file.write_text(text, encoding="utf-8")
+    found = repeat_runs(read_runs([tmp_path]))
+    assert found is not None
+    settings, command = found
+    assert "--algorithms feddig,feddig-plus" in command
+    assert "votes" not in settings
+    assert "prior_correction" not in settings
+    # a value of one's own cannot be left out
+    text = (tmp_path / "feddig" / "experiment.toml").read_text(encoding="utf-8")
+    (tmp_path / "feddig" / "experiment.toml").write_text(
+        text.replace("votes = 0.0", "votes = 0.5"), encoding="utf-8"
+    )
+    assert repeat_runs(read_runs([tmp_path])) is None
+
+
 def test_no_single_command_repeats_runs_with_other_differences(tmp_path: Path) -> None:
     write_folder(tmp_path / "a", [1.0], ["1"], settings="lr = 0.1\n")
     write_folder(tmp_path / "b", [1.0], ["1"], settings="lr = 0.2\n")
     assert repeat_runs(read_runs([tmp_path])) is None
+    text = Reader(page_of(tmp_path)).text
+    shared = text[text.index("Settings that all runs share") :]
+    assert 'name = "fashion-mini"' in shared
+    assert "lr = " not in shared
 
 
 # --- names that are markup

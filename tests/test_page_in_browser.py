@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from browser import ACCURACY, VALIDATION, Browser, read_curves
+from browser import ACCURACY, VALIDATION, Browser, read_curves, read_pages
 from feddig.report.page import write_report
 from report_folders import write_folder, write_grid
 
@@ -61,6 +61,75 @@ def test_curves_are_drawn_where_their_values_are(opened: Browser) -> None:
     assert [value for _, value in silos["2"]] == pytest.approx(
         [round + 2.25 for round in range(10)], abs=0.01
     )
+
+
+def test_points_are_drawn_with_their_names_and_values(opened: Browser) -> None:
+    """Every method took the moderator 3.75 seconds."""
+    found = opened.evaluate(
+        """[...document.querySelectorAll('figure[data-chart="cost"] circle')].map((dot) => ({
+            name: dot.dataset.point, x: Number(dot.getAttribute("cx")), y: Number(dot.getAttribute("cy")),
+            colour: getComputedStyle(dot).fill, says: dot.textContent}))"""
+    )
+    assert [each["says"] for each in found] == [
+        "feddig: 68.5 % (68.0–69.0) after 3.8 s",
+        "fedavg: 43.5 % (43.0–44.0) after 3.8 s",
+        "frozen: 51.5 % (51.0–52.0) after 3.8 s",
+    ]
+    assert found[0]["y"] < found[2]["y"] < found[1]["y"], "a higher accuracy is higher"
+    assert len({each["x"] for each in found}) == 1
+    assert found[0]["colour"] == "rgb(0, 114, 178)", "the blue of FedDig"
+    label = opened.evaluate(
+        "document.querySelector('figure[data-chart=\"cost\"] svg').getAttribute('aria-label')"
+    )
+    assert label == "; ".join(each["says"] for each in found), "and can be heard"
+
+
+def test_long_names_of_points_stay_on_a_phone(browser: Browser, tmp_path: Path) -> None:
+    for rate in (0.125, 0.25):
+        write_folder(
+            tmp_path / str(rate),
+            [50.0],
+            ["1"],
+            algorithm="feddig-no-recall+adabest",
+            settings=f"lr = {rate}\n",
+        )
+    browser.open(write_report([tmp_path])[0], width=360, height=740)
+    assert browser.evaluate("document.documentElement.scrollWidth") == 360
+    names = browser.evaluate(
+        "[...document.querySelectorAll('figure[data-chart=\"cost\"] .label')].map((each) => each.textContent)"
+    )
+    assert [name.startswith("…") for name in names] == [True, True]
+    assert sorted(name[-13:] for name in names) == [" lr 0.25 50.0", "lr 0.125 50.0"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [1100, 360])
+def test_accuracy_against_epsilon_is_drawn(width: int, browser: Browser, tmp_path: Path) -> None:
+    """Epsilons 1, 10 and 100 are equally far apart; no noise comes last and is not on the line."""
+    for place, (mechanism, epsilon) in enumerate(
+        [("discrete-gaussian", 1.0), ("discrete-gaussian", 10.0), ("discrete-gaussian", 100.0), ("none", 1.0)]
+    ):
+        for seed in range(2):
+            write_folder(
+                tmp_path / f"{place}" / f"{seed}", [40.0, 50.0 + 10 * place + 2 * seed], ["11"], seed=seed,
+                settings=f'[privacy]\nmechanism = "{mechanism}"\nepsilon = {epsilon}\n',
+            )  # fmt: skip
+    browser.open(write_report([tmp_path])[0], width=width, height=740)
+    assert browser.errors == []
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+    chart = 'figure[data-chart="epsilon"]'
+    places = browser.evaluate(
+        f"[...document.querySelectorAll('{chart} circle')].map((dot) => Number(dot.getAttribute('cx')))"
+    )
+    assert places[1] - places[0] == pytest.approx(places[2] - places[1], abs=0.1)
+    assert places[3] > places[2]
+    line = browser.evaluate(f"document.querySelector('{chart} path.curve').getAttribute('d')")
+    assert line.count("L") == 2
+    assert browser.evaluate(f"document.querySelectorAll('{chart} path.band').length") == 1
+    ticks = browser.evaluate(
+        f"[...document.querySelectorAll('{chart} svg text')].map((each) => each.textContent)"
+    )
+    assert {"1", "10", "100", "no noise"} <= set(ticks)
 
 
 @pytest.mark.slow
@@ -253,6 +322,67 @@ def test_it_prints_on_white_with_settings_unfolded(browser: Browser, page: Path)
     assert browser.evaluate(opened) == 0
 
 
+def texts(browser: Browser, selector: str) -> list[str]:
+    """Return the texts of elements, without spaces."""
+    script = f"[...document.querySelectorAll('{selector}')].map((each) => each.textContent)"
+    return ["".join(str(text).split()) for text in browser.evaluate(script)]
+
+
+PAPERS = {"Letter": (8.5, 11.0), "A4": (8.27, 11.69)}
+"""Width and height in inches."""
+
+
+def write_crowd(folder: Path) -> Path:
+    """Write a comparison of the demo's five methods with 20 silos, which all leave."""
+    present = ["1" * (2 + silo // 2) + "0" * (10 - silo // 2) for silo in range(20)]
+    for place, algorithm in enumerate(("feddig-plus", "feddig", "digests-only", "fedavg", "frozen")):
+        for seed in range(2):
+            write_folder(
+                folder / algorithm / f"seed-{seed}", [80.0 - 10 * place + seed] * 12, present, algorithm=algorithm,
+                seed=seed, measures={"frozen_own": 60.0, "absence_mean": 65.0},
+            )  # fmt: skip
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "paper"),
+    [("comparison", "Letter"), ("run", "A4")]
+    + [
+        pytest.param(*case, marks=pytest.mark.slow)
+        for case in (("comparison", "A4"), ("run", "Letter"), ("crowd", "Letter"), ("crowd", "A4"))
+    ],
+)
+def test_the_first_sheet_has_headline_key_figures_and_the_whole_chart(
+    kind: str, paper: str, browser: Browser, page: Path, tmp_path: Path
+) -> None:
+    if kind == "run":
+        page = write_report([page.parent / "feddig" / "sequential" / "seed-0"], tmp_path / "run.html")[0]
+    elif kind == "crowd":
+        page = write_report([write_crowd(tmp_path / "crowd")])[0]
+    browser.open(page)
+    shown = {
+        "headline": texts(browser, ".scenario h1, .scenario .lede"),
+        "key figures": texts(browser, ".tiles b"),
+        "chart": texts(
+            browser, f"{ACCURACY} .legend button:not(.tool), {ACCURACY} svg text, {ACCURACY} .key li"
+        ),
+    }
+    first, *others = read_pages(browser.print(*PAPERS[paper]))
+    assert len(others) <= 10
+    for name in ("headline", "key figures"):
+        assert shown[name]
+        assert [text for text in shown[name] if text not in first] == [], name
+    # ticks may differ, because the chart on paper is smaller; the words of its upper and lower end may not
+    words = [text for text in shown["chart"] if re.search("[a-z]{3}", text)]
+    assert "testaccuracy(%)" in words
+    assert "round" in words
+    assert [text for text in words if text not in first] == []
+    assert "testaccuracy(%)" not in "".join(others), "the chart is not cut in two"
+    assert first.index(shown["headline"][0]) < 150, "nothing blank at the top"
+    for setting in ('name="fashion-mini"', "rounds=1", "silos=20" if kind == "crowd" else "silos=3"):
+        assert "".join([first, *others]).count(setting) == 1, f"{setting} is printed once"
+
+
 @pytest.mark.slow
 def test_it_prints_a_pdf_of_a_few_sheets(opened: Browser) -> None:
     printed = opened.print()
@@ -313,12 +443,6 @@ def write_many_classes(folder: Path, classes: int) -> Path:
         folder, [50.0] * 20, ["1" * 12 + "0" * 8, "1" * 20], class_names=names, silo_names=["Basel", "Chur"],
         class_accuracy=curve, class_counts=counts, class_tests=[100] * classes,
     )  # fmt: skip
-
-
-def texts(browser: Browser, elements: str) -> list[str]:
-    return list(
-        browser.evaluate(f"[...document.querySelectorAll('{elements}')].map((each) => each.textContent)")
-    )
 
 
 def attributes(browser: Browser, elements: str, script: str) -> list[Any]:

@@ -15,7 +15,8 @@ from rich.table import Table
 
 from feddig.advise.choose import Choice, RateInterval, SettingResult, UserLimits, explain_choice
 from feddig.files import FORMAT_VERSION, write_atomically
-from feddig.report.pictures import COLOURS
+from feddig.privacy.mechanisms import MECHANISMS
+from feddig.report.curve_styles import choose_styles
 
 HEADS = (
     "SpD",
@@ -231,8 +232,9 @@ def _draw_legend(axes: Axes, results: Sequence[SettingResult], choice: Choice) -
 
 
 def _colours(results: Sequence[SettingResult]) -> dict[str, str]:
-    names = dict.fromkeys(result.setting.mechanism for result in results)
-    return {name: COLOURS[place % len(COLOURS)] for place, name in enumerate(names)}
+    tried = {result.setting.mechanism for result in results}
+    # a mechanism has its colour whatever else was tried
+    return {name: style.colour for name, style in choose_styles(MECHANISMS).items() if name in tried}
 
 
 def _png(figure: Figure) -> bytes:

@@ -34,7 +34,7 @@ def compare_command(
     options.check_out(out)
     from feddig.core.absence import SCENARIOS
     from feddig.core.recipe import read_recipe
-    from feddig.report.page import to_rich
+    from feddig.report.page import describe_results, to_rich
     from feddig.runs.compare import compare
     from feddig.runs.progress import choose_progress
 
@@ -73,6 +73,10 @@ def compare_command(
     else:
         # a pipe has no width, and a truncated table is useless
         Console(width=None if sys.stdout.isatty() else 120).print(to_rich(comparison.rows, str(out)))
+        print(
+            "".join(f"{sentence}\n" for sentence in (describe_results(out) if comparison.results else [])),
+            end="",
+        )
         print("\n".join(f"picture  {picture}" for picture in comparison.pictures))
         print("" if comparison.page is None else f"page     {comparison.page}\n", end="")
         print(f"results  {out}")

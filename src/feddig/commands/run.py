@@ -54,7 +54,8 @@ def run_command(
     if as_json:
         print(json.dumps({"path": str(folder), **summary}, indent=2))
         return
-    _print_summary(summary, quiet=quiet)
+    if not quiet:
+        _print_summary(summary, folder)
     print(folder)
 
 
@@ -69,9 +70,11 @@ def _hint_at_resume(folder: Path) -> AbstractContextManager[None]:
     return options.hint(f"continue with: feddig run --resume {folder}", when=begun.exists)
 
 
-def _print_summary(summary: dict[str, Any], *, quiet: bool) -> None:
-    if quiet:
-        return
+def _print_summary(summary: dict[str, Any], folder: Path) -> None:
+    from feddig.report.page import describe_results
+
+    for sentence in describe_results(folder):
+        print(sentence)
     interval = summary.get("intervals", {}).get("accuracy")
     for name, value in summary["accuracy"].items():
         if value is not None:

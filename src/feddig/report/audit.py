@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,14 @@ LEARNT = (
 )
 FIGURE_HEADS = ("figure", "value", "interval", "chance or baseline", "p", "0 to 1")
 TEXT_COLUMNS = (0, 2, 5)
+PROMISE = "accountant"
+"""The check that says which promise the attacks are held against."""
+ATTACKS = ("unmixing", "membership", "inversion", "labels", "canaries")
+"""The checks that attack, from the easiest to understand on."""
+FOUND = ("green", "amber", "red")
+"""The ratings of an attack that was run."""
+FOUND_MORE = {"amber": "chance", "red": "the limits allow"}
+ON_PAPER = "Folded details are not printed; unfold them to print them. All limits are listed at the end."
 NO_CHARTS: Mapping[str, Any] = {"groups": [], "runs": []}
 
 
@@ -73,26 +82,83 @@ def audit_page(report: Mapping[str, Any], pictures: Mapping[str, bytes]) -> str:
     warning = (
         f'<div class="notes" role="note"><b>{escape(WARNING)}</b></div>' if "inversion" in pictures else ""
     )
+    verdict = write_verdict(report)
     main = (
-        f'<section class="scenario"><p class="eyebrow">Audit of the digests of silo {escape(silo)}</p>'
-        f'<h1 class="{rating_colour(rating)}">{_title(rating, checks)}</h1>'
-        f'<p class="lede">{escape(report.get("reason", ""))}</p>'
-        f"<p>{escape(report['meaning'])}</p>{warning}<p>Attacked: {escape(report['attacked'])}. {NOT_COVERED}</p>"
-        f"{_overview(checks)}</section>{_steps(report.get('next_steps'))}"
+        f'<section class="scenario"><h1 class="{rating_colour(rating)}">{escape(verdict.title)}</h1>'
+        f'<p class="lede">{escape(" ".join(verdict.sentences))}</p>{_overview(checks)}'
+        f"{warning}<p>{escape(report['meaning'])} Attacked: {escape(report['attacked'])}. {NOT_COVERED}</p>"
+        f'<p class="caption on-paper">{ON_PAPER}</p></section>{_steps(report.get("next_steps"))}'
         + "".join(_check_section(check, _picture(check["name"], report, pictures)) for check in checks)
         + _subject_section(report)
         + _repeat_section(report)
     )
-    return OFFLINE_PAGE.render(f"Audit of silo {silo}: {rating}", f"audit of silo {silo}", main, NO_CHARTS)
+    return OFFLINE_PAGE.render(
+        f"{verdict.title}: audit of silo {silo}", f"audit of the digests of silo {silo}", main, NO_CHARTS
+    )
 
 
-def _title(rating: str, checks: Sequence[Mapping[str, Any]]) -> str:
-    """Return the verdict, and how many checks it is due to; what was not run makes it amber."""
-    lights = [check["light"] for check in checks]
-    due = rating if rating in lights else "not run"
-    count = lights.count(due)
-    verb = ("is" if count == 1 else "are") if due == rating else ("was" if count == 1 else "were")
-    return escape(f"{rating.capitalize()}: {count} of {len(checks)} checks {verb} {due}")
+@dataclass(frozen=True)
+class Verdict:
+    """What an audit found and against which promise: a title, and the sentences of the checks that say so."""
+
+    title: str
+    sentences: Sequence[str]
+
+
+def write_verdict(report: Mapping[str, Any]) -> Verdict:
+    """Return the verdict of an audit."""
+    rating, checks = str(report["light"]), {check["name"]: check for check in report["checks"]}
+    run = [checks[name] for name in ATTACKS if name in checks and checks[name]["light"] in FOUND]
+    deciding = [check for check in checks.values() if check["light"] == rating and rating in FOUND[1:]]
+    found = [check for check in run if check in deciding]
+    if found:
+        what = f"{len(found)} of {_attacks(run)} found more than {FOUND_MORE[rating]}"
+        said = str(found[0]["sentence"])
+    elif deciding:
+        what = _broken_promise(deciding[0])
+        said = f"{_found_less(rating, run)} {deciding[0]['sentence']}"
+    elif rating != "green" and (
+        missing := [check for check in checks.values() if check["light"] == "not run"]
+    ):
+        what = f"{len(missing)} of {len(checks)} checks {'was' if len(missing) == 1 else 'were'} not run"
+        said = str(missing[0]["sentence"])
+    else:
+        what, said = "no attack found more than chance", str(report.get("reason", ""))
+    title, sentences = f"{rating.capitalize()}: {what}", [said]
+    if PROMISE in checks:
+        title += f"; {_promised(checks[PROMISE], report['bound_to'])}"
+        if checks[PROMISE]["sentence"] not in said:
+            sentences.append(str(checks[PROMISE]["sentence"]))
+    return Verdict(title, sentences)
+
+
+def _attacks(run: Sequence[Any]) -> str:
+    return f"{len(run)} attack{'' if len(run) == 1 else 's'}"
+
+
+def _found_less(rating: str, run: Sequence[Mapping[str, Any]]) -> str:
+    """Say what attacks found that did not decide the verdict."""
+    above = [check for check in run if check["light"] != "green"]
+    if not above:
+        return "No attack found more than chance."
+    return f"{len(above)} of {_attacks(run)} found more than chance, none more than {FOUND_MORE[rating]}."
+
+
+def _broken_promise(check: Mapping[str, Any]) -> str:
+    """Say why a check that is no attack decides the verdict."""
+    if check["name"] != PROMISE:
+        return "the numbers are not as agreed"
+    is_seeded = str(check["details"].get("randomness", "")).startswith("a seed")
+    return "the noise comes from a seed" if is_seeded else "the promise is too weak"
+
+
+def _promised(promise: Mapping[str, Any], about: Mapping[str, Any]) -> str:
+    """Say which epsilon is proved, as the first check found it."""
+    epsilon = next((each["value"] for each in promise["figures"] if each["name"] == "record epsilon"), None)
+    unit = "group" if "group_limit" in about.get("facts", {}) else "record"
+    if not isinstance(epsilon, int | float):
+        return f"no epsilon is promised to a {unit}"
+    return f"epsilon {epsilon:g} is promised to a {unit}"
 
 
 def _steps(steps: Mapping[str, str] | None) -> str:

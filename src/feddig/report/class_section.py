@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from feddig.report.curve_styles import CurveStyle
 from feddig.report.html_parts import head_cell, number_cell, percent_cell, sortable_table, text_cell
 from feddig.report.measures import wilson_interval
 from feddig.report.read_run import Run
@@ -72,6 +73,8 @@ def class_data(run: Run, step: int) -> dict[str, Any] | None:
     fates = class_fates(run)
     return {
         "lines": lines,
+        # the palette's first colours, each with a pattern of its own
+        "dashes": [CurveStyle(number, number).css_dash for number in range(len(curves))] if lines else None,
         "names": [fate.name for fate in fates],
         "holders": [_describe_holder(run, fate) for fate in fates],
         "left": [_first_leave(run, fate.holder) for fate in fates],

@@ -1,6 +1,8 @@
 """Group runs into charts and curves, and describe each group in a few sentences and key figures."""
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,6 +12,7 @@ import numpy as np
 from feddig.core.absence import Absence
 from feddig.report.measures import MeanAndDeviation, format_mean, mean_and_deviation
 from feddig.report.read_run import SEEDS, WITHOUT_EFFECT, Run, differing_keys, flatten
+from feddig.report.run_files import seconds_in
 
 IN_TITLES = ("algorithm.name", "absence.scenario", "absence.file", "data.name")
 """Settings that the names of curves and charts already show."""
@@ -38,6 +41,21 @@ class Curve:
         """Return a measure by seed, for the seeds that reached it."""
         found = {run.seed: run.measures.get(measure) for run in self.runs}
         return {seed: value for seed, value in found.items() if value is not None}
+
+    @property
+    def before_the_leave(self) -> dict[int, float]:
+        """The accuracy before the first leave, by seed; runs of older versions have only the last round's."""
+        return {**self.values("frozen_own"), **self.values("frozen_own_mean_10")}
+
+    @property
+    def moderator_seconds(self) -> list[float]:
+        """What the moderator itself spent on recall models, aggregation and joint or expert updates, by run."""
+        parts = ("seconds_recall", "seconds_joint")
+        return [
+            math.fsum(seconds_in(row, part) for row in run.rows for part in parts)
+            for run in self.runs
+            if any(part in row for row in run.rows for part in parts)
+        ]
 
     @cached_property
     def by_round(self) -> list[list[float]]:
@@ -84,7 +102,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
             Curve(name, [run for run, other in zip(members, names, strict=True) if other == name])
             for name in dict.fromkeys(names)
         ]
-        curves.sort(key=lambda curve: (_rank(curve.algorithm), curve.name))
+        curves.sort(key=lambda curve: (_rank(curve.algorithm), _natural(curve.name)))
         groups.append(Group(f"{scenario}, {data}" if has_several else scenario, curves))
     return groups
 
@@ -102,6 +120,22 @@ def _rank(algorithm: str) -> int:
     )
 
 
+def _follows_from_mechanism(
+    key: str, keys: Sequence[str], own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]
+) -> bool:
+    """Return whether a setting of the noise is the same in all runs with this mechanism, which has been named."""
+    mechanism = "privacy.mechanism"
+    if mechanism not in keys or key == mechanism or not key.startswith("privacy."):
+        return False
+    return all(each.get(key) == own.get(key) for each in others if each.get(mechanism) == own.get(mechanism))
+
+
+def _natural(name: str) -> list[tuple[float, str]]:
+    """Return a key that sorts numbers within names by their value: epsilon 4.0 before epsilon 32.0."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", name)
+    return [(float(part), "") if place % 2 else (-1.0, part) for place, part in enumerate(parts)]
+
+
 def _curve_names(runs: Sequence[Run]) -> list[str]:
     """Name runs by their algorithm and the settings in which they differ from other runs of it."""
     settings = [flatten(run.settings) for run in runs]
@@ -115,6 +149,7 @@ def _curve_names(runs: Sequence[Run]) -> list[str]:
         keys = [
             key for key in differing_keys(same_algorithm) if key not in (*SEEDS, *IN_TITLES, *WITHOUT_EFFECT)
         ]
+        keys = [key for key in keys if not _follows_from_mechanism(key, keys, own, same_algorithm)]
         suffix = "".join(f", {key.split('.')[-1]} {_format_setting(own.get(key))}" for key in keys)
         names.append(run.algorithm + suffix)
     return names
@@ -190,7 +225,7 @@ def write_headline(group: Group) -> Headline:
         figures.append(
             KeyFigure("while silos were away", f"{format_mean(away)}\u00a0%", "mean over those rounds")
         )
-    return Headline(_title(final, curve.runs), sentences, figures)
+    return Headline(_title(final, curve), sentences, figures)
 
 
 def _availability(run: Run) -> bytes:
@@ -198,21 +233,28 @@ def _availability(run: Run) -> bytes:
     return b"" if run.absence is None else run.absence.present.tobytes()
 
 
-def _title(final: MeanAndDeviation, runs: Sequence[Run]) -> str:
-    run, accuracy = runs[0], f"{final[0]:.1f}\u00a0%"
+def _title(final: MeanAndDeviation, curve: Curve) -> str:
+    """Return the accuracy with what happened to the silos, and that of its own model before the first leave."""
+    before = mean_and_deviation(curve.before_the_leave.values())
+    own = "" if before is None else f", {before[0]:.1f}\u00a0% before the first leave"
+    return f"{final[0]:.1f}\u00a0% {_situation(curve.runs)}{own}"
+
+
+def _situation(runs: Sequence[Run]) -> str:
+    run = runs[0]
     if not run.finished:
-        return f"{accuracy} after {len(run.rows)} of {run.planned_rounds} rounds"
+        return f"after {len(run.rows)} of {run.planned_rounds} rounds"
     away_counts = {each.absence is not None and int(each.absence.away[:, -1].sum()) for each in runs}
     if run.absence is None or len(away_counts) > 1:
-        return f"{accuracy} at the end"
+        return "at the end"
     silos, away = run.absence.silos, int(run.absence.away[:, -1].sum())
     if run.absence.first_leave() is None and not away:
-        return f"{accuracy} with no silo away"
+        return "with no silo away"
     if away == 0:
-        return f"{accuracy} after all silos that left had returned"
+        return "after all silos that left had returned"
     if away == silos:
-        return f"{accuracy} after {'every silo' if silos > 1 else 'the only silo'} had left"
-    return f"{accuracy} with {away} of {silos} silos away"
+        return f"after {'every silo' if silos > 1 else 'the only silo'} had left"
+    return f"with {away} of {silos} silos away"
 
 
 def _describe_departures(run: Run) -> list[str]:
@@ -274,26 +316,21 @@ def _enumerate(parts: Sequence[str]) -> str:
 
 
 def _baselines(group: Group) -> list[_Baseline]:
-    """Return what the main curve is compared with: its base algorithm, the frozen control, its own earlier self."""
+    """Return what the main curve is compared with: its own earlier self, its base algorithm, the frozen control."""
     curve = group.main
     base = curve.algorithm.split("+", 1)[1] if "+" in curve.algorithm else "fedavg"
     found = []
+    if curve.before_the_leave:
+        name, meaning = "its own model before the first leave", "the result of stopping there"
+        found.append(_Baseline(name, meaning, curve.before_the_leave))
     plain = group.find(base, "fedavg")
     if plain is not None and plain is not curve:
         found.append(_Baseline(plain.name, "the same rounds without digests", plain.values("final")))
     frozen = group.find(f"frozen+{base}", "frozen")
     if frozen is not None and frozen is not curve:
         meaning = "its accuracy just before the first leave, after which it is not trained"
-        found.append(_Baseline(frozen.name, meaning, _before_the_leave(frozen) or frozen.values("final")))
-    if _before_the_leave(curve):
-        name, meaning = "its own model before the first leave", "the result of stopping there"
-        found.append(_Baseline(name, meaning, _before_the_leave(curve)))
+        found.append(_Baseline(frozen.name, meaning, frozen.before_the_leave or frozen.values("final")))
     return found
-
-
-def _before_the_leave(curve: Curve) -> dict[int, float]:
-    """Return the accuracy before the first leave, by seed; runs of older versions have only the last round's."""
-    return {**curve.values("frozen_own"), **curve.values("frozen_own_mean_10")}
 
 
 def _compare(curve: Curve, baseline: _Baseline) -> str:

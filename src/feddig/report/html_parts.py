@@ -13,6 +13,7 @@ from typing import Any
 
 from feddig._version import __version__
 from feddig.files import FORMAT_VERSION
+from feddig.report.curve_styles import colour_rules
 from feddig.report.measures import MeanAndDeviation, format_mean
 
 PAGE = "report.html"
@@ -43,7 +44,7 @@ class PageTemplate:
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             f'<meta name="generator" content="feddig {__version__}, format_version {FORMAT_VERSION}">\n'
             '<link rel="icon" href="data:,">\n'
-            f"<title>{escape(title)}</title>\n<style>{_asset('report.css')}</style></head>\n<body>\n"
+            f"<title>{escape(title)}</title>\n<style>{colour_rules()}{_asset('report.css')}</style></head>\n<body>\n"
             '<a class="skip" href="#main">Skip to the report</a><header><p class="brand">FedDig report</p>'
             f'<p class="about">{escape(about)}</p>'
             '<button type="button" id="theme" aria-live="polite">Theme</button></header>'
@@ -54,7 +55,7 @@ class PageTemplate:
         )
 
 
-REPORT_SCRIPT = ("elements.js", "strip.js", "charts.js", "classes.js", "tables.js", "page.js")
+REPORT_SCRIPT = ("elements.js", "strip.js", "points.js", "charts.js", "classes.js", "tables.js", "page.js")
 """The files of the script that draws a report; the last one starts it."""
 OFFLINE_PAGE = PageTemplate((REPORT_SCRIPT,))
 """A page in one file that needs no server."""
@@ -151,10 +152,15 @@ def repeat_instructions(settings: str, command: str, versions: str = "") -> str:
     """Return settings to save as experiment.toml, and the command that repeats their runs."""
     return (
         "<p>Save these settings as <code>experiment.toml</code>, then run:</p>"
-        f"{copyable(command, 'command')}"
-        f"<details data-print><summary>Settings</summary>{copyable(settings, 'settings')}</details>"
+        + copyable(command, "command")
+        + folded_settings("Settings", settings)
         + (f'<p class="caption">{escape(versions)}</p>' if versions else "")
     )
+
+
+def folded_settings(title: str, settings: str) -> str:
+    """Return settings that are folded on the screen and unfolded on paper."""
+    return f"<details data-print><summary>{escape(title)}</summary>{copyable(settings, 'settings')}</details>"
 
 
 def rating_mark(rating: Any) -> str:

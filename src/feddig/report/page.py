@@ -21,6 +21,7 @@ from feddig.report.html_parts import (
     OFFLINE_PAGE,
     PAGE,
     PageTemplate,
+    folded_settings,
     head_cell,
     mean_cell,
     number_cell,
@@ -31,7 +32,7 @@ from feddig.report.html_parts import (
 from feddig.report.measures import MEASURES, MeanAndDeviation, format_mean, mean_and_deviation
 from feddig.report.page_data import page_data
 from feddig.report.pictures import draw_curves
-from feddig.report.read_run import Run, is_run, read_rounds, read_runs, repeat_runs
+from feddig.report.read_run import Run, is_run, read_rounds, read_runs, repeat_runs, shared_settings
 from feddig.report.run_files import AUDIT_DEPTH
 from feddig.report.sections import run_sections
 
@@ -39,6 +40,8 @@ MAX_RUNS = 60
 """Runs that are described one by one; a page with more would be slow."""
 MEASURE_TITLES = {
     "final": "final",
+    "frozen_own_mean_10": "before 1st leave",
+    "frozen_own": "last round before",
     "best": "best",
     "absence_mean": "mean while away",
     "absence_auc": "area while away",
@@ -47,9 +50,8 @@ MEASURE_TITLES = {
     "after_9": "9 after",
     "after_50": "50 after",
     "after_200": "200 after",
-    "frozen_own": "own, frozen",
-    "frozen_own_mean_10": "own, frozen (mean)",
 }
+"""The measures in the order of the table."""
 
 
 def write_report(folders: Sequence[Path], out: Path | None = None) -> tuple[Path, list[str]]:
@@ -63,6 +65,17 @@ def write_report(folders: Sequence[Path], out: Path | None = None) -> tuple[Path
     path = out or (folders[0] if len(folders) == 1 else Path()) / PAGE
     write_atomically(path, build_page(runs))
     return path, [f"{run.path}: {note}" for run in runs for note in run.notes]
+
+
+def describe_results(folder: Path) -> list[str]:
+    """Return for a terminal how the runs in a folder ended: for each chart of their page, the sentence that says so."""
+    groups = group_runs(read_runs([folder]))
+    said = [(group, write_headline(group)) for group in groups]
+    return [
+        (f"{group.title}: " if len(said) > 1 else "") + headline.sentences[-1].replace("\u00a0", " ")
+        for group, headline in said
+        if headline.figures
+    ]
 
 
 def rebuild_run_page(audit: Path) -> Path | None:
@@ -81,9 +94,11 @@ def build_page(runs: Sequence[Run], template: PageTemplate = OFFLINE_PAGE) -> st
         _scenario_section(group, headline, number)
         for number, (group, headline) in enumerate(zip(groups, headlines, strict=True))
     ]
-    main = "".join((*scenarios, _table_section(groups), _run_list(groups), _repeat_section(groups)))
+    data = page_data(groups)
+    points = _points_sections(groups, data)
+    main = "".join((*scenarios, _table_section(groups), points, _run_list(groups), _repeat_section(groups)))
     title = f"{headlines[0].title}: {groups[0].main.name}, {groups[0].title}"
-    return template.render(title, _about(groups), main, page_data(groups))
+    return template.render(title, _about(groups), main, data)
 
 
 def _about(groups: Sequence[Group]) -> str:
@@ -132,13 +147,16 @@ def _chart_caption(group: Group) -> str:
 def _table_section(groups: Sequence[Group]) -> str:
     """Return the table of all curves: mean and deviation over seeds of each measure that any run reached."""
     curves = [(group, curve) for group in groups for curve in group.curves]
-    reached = [name for name in MEASURES if any(curve.values(name) for _, curve in curves)]
+    reached = [name for name in MEASURE_TITLES if any(curve.values(name) for _, curve in curves)]
     if not reached:
         return ""
     seconds = {id(curve): mean_and_deviation(_seconds_per_round(curve)) for _, curve in curves}
     has_seconds = any(seconds.values())
     heads = ["algorithm", "scenario", "seeds", *(MEASURE_TITLES[name] for name in reached)]
     heads += ["s per round"] if has_seconds else []
+    moderator = {id(curve): mean_and_deviation(curve.moderator_seconds) for _, curve in curves}
+    has_moderator = any(moderator.values())
+    heads += ["moderator (s)"] if has_moderator else []
     rows = []
     for group, curve in curves:
         # a mean over only some of the seeds could not be compared
@@ -149,6 +167,7 @@ def _table_section(groups: Sequence[Group]) -> str:
             number_cell(len(curve.runs), str(len(curve.runs))),
             *map(mean_cell, means),
             *([mean_cell(seconds[id(curve)], digits=2)] if has_seconds else []),
+            *([mean_cell(moderator[id(curve)])] if has_moderator else []),
         ]
         rows.append(f"<tr>{''.join(cells)}</tr>")
     unfinished = sum(not run.finished for run in all_runs(groups))
@@ -157,9 +176,50 @@ def _table_section(groups: Sequence[Group]) -> str:
         '<section data-key="table"><h2>Accuracy and time</h2>'
         + sortable_table(heads, rows, "figures", text_columns=(0, 1))
         + '<p class="caption">Accuracy in percent, mean ± standard deviation over seeds. “9 after” is nine rounds '
-        "after the last leave; “own, frozen” is the run’s own model before the first leave."
+        "after the last leave; “before 1st leave” is the run’s own model before the first leave, the mean of several "
+        "rounds in a long run."
         f"{note}</p></section>"
     )
+
+
+POINTS = (
+    (
+        "epsilon",
+        "epsilons",
+        "Accuracy against epsilon",
+        "Runs that differ in the epsilon of a record and nothing else. Smaller protects more.",
+    ),
+    (
+        "cost",
+        "costs",
+        "Accuracy against the moderator’s time",
+        (
+            "Seconds that the moderator itself spent in the whole run: on recall models, aggregation, and the joint "
+            "or the expert’s update. What silos spent is not in them."
+        ),
+    ),
+)
+"""Charts of points: their name, their key in the data of a group, their title and caption."""
+
+
+def _points_sections(groups: Sequence[Group], data: Mapping[str, Any]) -> str:
+    """Return the charts that compare accuracies at the end, for the groups that have numbers to compare."""
+    sections = []
+    for chart, key, title, caption in POINTS:
+        numbers = [number for number, group in enumerate(data["groups"]) if group[key]]
+        figures = "".join(
+            (f"<h3>{escape(groups[number].title)}</h3>" if len(groups) > 1 else "")
+            + f'<figure data-chart="{chart}" data-group="{number}"></figure>'
+            for number in numbers
+        )
+        if figures:
+            several = any(len(curve.runs) > 1 for number in numbers for curve in groups[number].curves)
+            spread = " Bands and lines go from the lowest seed to the highest." if several else ""
+            sections.append(
+                f'<section data-key="{chart}"><h2>{title}</h2>{figures}'
+                f'<p class="caption">{caption}{spread} The table above has the numbers.</p></section>'
+            )
+    return "".join(sections)
 
 
 def _seconds_per_round(curve: Curve) -> list[float]:
@@ -184,14 +244,17 @@ def _run_list(groups: Sequence[Group]) -> str:
         items.append(
             f'<p class="caption">The first {MAX_RUNS} of {len(runs)} runs; give fewer folders to see the others.</p>'
         )
-    return f'<section data-key="each run"><h2>Each run</h2>{"".join(items)}</section>'
+    note = '<p class="caption on-paper">A folded run is printed as one line; unfold it to print its sections.</p>'
+    return f'<section data-key="each run"><h2>Each run</h2>{note}{"".join(items)}</section>'
 
 
 def _result(run: Run) -> str:
     final = run.measures.get("final")
     if final is None:
         return ", no round finished"
-    return f": {final:.1f} %" + ("" if run.finished else f" after {len(run.rows)} rounds, unfinished")
+    before = Curve("", [run]).before_the_leave.get(run.seed)
+    own = "" if before is None else f", {before:.1f} % before the first leave"
+    return f": {final:.1f} %{own}" + ("" if run.finished else f" after {len(run.rows)} rounds, unfinished")
 
 
 def _repeat_section(groups: Sequence[Group]) -> str:
@@ -200,11 +263,12 @@ def _repeat_section(groups: Sequence[Group]) -> str:
     if len(runs) < 2:
         return ""
     found = repeat_runs(runs)
-    body = (
-        repeat_instructions(*found)
-        if found is not None
-        else "<p>These runs differ in more than algorithm, scenario and seed: repeat them one by one.</p>"
-    )
+    if found is not None:
+        body = repeat_instructions(*found)
+    else:
+        body = "<p>These runs differ in more than algorithm, scenario and seed: repeat them one by one.</p>"
+        if shared := shared_settings(runs):
+            body += folded_settings("Settings that all runs share", shared)
     return f'<section data-key="repeat"><h2>How to repeat all runs</h2>{body}</section>'
 
 

@@ -1,15 +1,19 @@
 """Compute the numbers that a page's charts are drawn from; they go into the page as one JSON block."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
+from feddig.privacy.mechanisms import mechanism_of
 from feddig.report.class_section import class_data, heat_step
+from feddig.report.curve_styles import CurveStyle, choose_styles
 from feddig.report.grouping import Curve, Group, all_runs
-from feddig.report.read_run import Run
+from feddig.report.read_run import SEEDS, WITHOUT_EFFECT, Run, flatten
+from feddig.report.run_files import seconds_in
 
 MAX_SILOS = 64
 """Up to this many silos are drawn one by one; more are drawn as shares and quantiles."""
@@ -18,10 +22,6 @@ MAX_VALUES = 300_000
 QUANTILES = (0.0, 0.1, 0.5, 0.9, 1.0)
 NOT_YET, HERE, RECALLED, AWAY = range(4)
 """The states of the absence strip; the script uses the same numbers."""
-FIXED_COLOURS = ("feddig", "fedavg")
-"""These curves always have the first colours, even where only one of them is present."""
-GREY, DASHES = 7, 4
-"""The number of the style sheet's last colour, and the number of dash patterns in the script."""
 DIGITS = 2
 """Of a percentage: finer than one image of ten thousand."""
 
@@ -32,16 +32,16 @@ def page_data(groups: Sequence[Group]) -> dict[str, Any]:
     silo_by_silo = sum(run.silos * len(run.rows) for run in runs) <= MAX_VALUES
     step = heat_step(runs)
     curves = [curve for group in groups for curve in group.curves]
-    names = list(dict.fromkeys(curve.name for curve in curves if curve.algorithm != "frozen"))
+    styles = choose_styles(curve.name for curve in curves)
     return {
-        "groups": [_group_data(group, names) for group in groups],
+        "groups": [_group_data(group, styles) for group in groups],
         "runs": [
             {**_run_data(run, silo_by_silo=silo_by_silo), "classes": class_data(run, step)} for run in runs
         ],
     }
 
 
-def _group_data(group: Group, names: Sequence[str]) -> dict[str, Any]:
+def _group_data(group: Group, styles: Mapping[str, CurveStyle]) -> dict[str, Any]:
     first = group.main.runs[0]
     curves = []
     for curve in group.curves:
@@ -53,7 +53,8 @@ def _group_data(group: Group, names: Sequence[str]) -> dict[str, Any]:
         curves.append(
             {
                 "name": curve.name,
-                **_style(curve, names),
+                "colour": styles[curve.name].number,
+                "dash": styles[curve.name].css_dash,
                 "seeds": curve.seeds,
                 "mean": mean,
                 "low": low,
@@ -66,19 +67,89 @@ def _group_data(group: Group, names: Sequence[str]) -> dict[str, Any]:
         "rounds": max(run.planned_rounds for curve in group.curves for run in curve.runs),
         "curves": curves,
         "strip": _strip(first),
+        "epsilons": _epsilon_series(group),
+        "costs": _costs(group, styles),
     }
 
 
-def _style(curve: Curve, names: Sequence[str]) -> dict[str, int]:
-    """Return a curve's colour and dashes, which are the same in every chart of the page."""
-    if curve.algorithm == "frozen":
-        return {"colour": GREY, "dash": 2}
-    if curve.name in FIXED_COLOURS:
-        number = FIXED_COLOURS.index(curve.name)
-        return {"colour": number, "dash": number}
-    number = [name for name in names if name not in FIXED_COLOURS].index(curve.name)
-    fixed = len(FIXED_COLOURS)
-    return {"colour": fixed + number % (GREY - fixed), "dash": (fixed + number) % DASHES}
+def _epsilon_series(group: Group) -> list[dict[str, Any]]:
+    """Return accuracy at the end by the epsilon of a record, for runs that differ in nothing else.
+
+    Only mechanisms that promise a record something count. The same runs without noise have no epsilon.
+    """
+    found: dict[tuple[str, ...], list[Curve]] = {}
+    without: dict[tuple[str, ...], Curve] = {}
+    for curve in group.curves:
+        mechanism = curve.runs[0].setting("privacy.mechanism")
+        if mechanism == "none":
+            without[_settings_but(curve, "privacy.")] = curve
+        elif mechanism_of({"mechanism": mechanism}).epsilon_is == "record":
+            found.setdefault(_settings_but(curve, "privacy.epsilon"), []).append(curve)
+    lines = {
+        # a curve's name says by which epsilon it differs from the others
+        re.sub(r", epsilon [^,]*", "", curves[0].name): curves
+        for curves in found.values()
+        if len(curves) > 1 and all(curve.values("final") for curve in curves)
+    }
+    series = []
+    for name, style in choose_styles(lines).items():
+        points: list[tuple[float | None, Curve]] = [
+            (_record_epsilon(curve), curve) for curve in sorted(lines[name], key=_record_epsilon)
+        ]
+        noiseless = without.get(_settings_but(lines[name][0], "privacy."))
+        if noiseless is not None and noiseless.values("final"):
+            points.append((None, noiseless))
+        series.append(
+            {
+                "name": name,
+                "colour": style.number,
+                "dash": style.css_dash,
+                "points": [{"x": epsilon, **_final(curve)} for epsilon, curve in points],
+            }
+        )
+    return series
+
+
+def _settings_but(curve: Curve, start: str) -> tuple[str, ...]:
+    """Return the settings of a curve that change a number, but for those whose name starts so."""
+    settings = flatten(curve.runs[0].settings)
+    ignored = (*SEEDS, *WITHOUT_EFFECT)
+    return tuple(
+        f"{key}={value}"
+        for key, value in sorted(settings.items())
+        if key not in ignored and not key.startswith(start)
+    )
+
+
+def _record_epsilon(curve: Curve) -> float:
+    """Return the epsilon that features and labels together promise a record."""
+    parts = (curve.runs[0].setting(f"privacy.{name}") for name in ("epsilon", "label_epsilon"))
+    return sum(float(part) for part in parts if isinstance(part, int | float))
+
+
+def _final(curve: Curve) -> dict[str, float | None]:
+    """Return the mean, lowest and highest accuracy at the end."""
+    values = list(curve.values("final").values())
+    return {"mean": _rounded(fmean(values)), "low": _rounded(min(values)), "high": _rounded(max(values))}
+
+
+def _costs(group: Group, styles: Mapping[str, CurveStyle]) -> list[dict[str, Any]]:
+    """Return accuracy at the end and the moderator's seconds by curve; nothing where there is nothing to compare."""
+    found: list[dict[str, Any]] = []
+    for curve in group.curves:
+        seconds = curve.moderator_seconds
+        if curve.values("final") and seconds:
+            found.append(
+                {
+                    "name": curve.name,
+                    "colour": styles[curve.name].number,
+                    **_final(curve),
+                    "seconds": round(fmean(seconds), 4),
+                    "seconds_low": round(min(seconds), 4),
+                    "seconds_high": round(max(seconds), 4),
+                }
+            )
+    return found if len(found) > 1 and any(each["seconds_high"] > 0 for each in found) else []
 
 
 def _run_data(run: Run, *, silo_by_silo: bool) -> dict[str, Any]:
@@ -148,7 +219,7 @@ def split_times(run: Run) -> dict[str, list[float]]:
     """Split each round's seconds into silos, recall, joint update and the rest, which is mostly measuring."""
 
     def column(key: str) -> list[float]:
-        return [_seconds(row.get(key)) for row in run.rows]
+        return [seconds_in(row, key) for row in run.rows]
 
     silos, recall, joint = column("seconds_silos"), column("seconds_recall"), column("seconds_joint")
     # recall models may train at the same time as the silos; then the parts add up to more than the whole
@@ -158,10 +229,6 @@ def split_times(run: Run) -> dict[str, list[float]]:
     ]
     parts = {"silos": silos, "recall": recall, "joint": joint, "rest": rest}
     return {name: [round(value, 4) for value in values] for name, values in parts.items()}
-
-
-def _seconds(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and 0 <= value < 1e9 else 0.0
 
 
 def _rounded(value: float | None) -> float | None:

@@ -22,13 +22,15 @@ from feddig.core.absence import Absence
 from feddig.errors import FileFormatError
 from feddig.files import FORMAT_VERSION, read_tensors, write_atomically
 from feddig.privacy.mechanisms import mechanism_of
+from feddig.report.curve_styles import STATES, choose_styles
+from feddig.report.grouping import Curve
 from feddig.report.page_data import split_into_periods
 from feddig.report.read_run import Run, read_rounds
 
-COLOURS = ("#3b6fb6", "#d1495b", "#2e933c", "#8d6a9f", "#e09f3e", "#4a4e69", "#00a6a6", "#9c6644")
-"""Most colour-blind readers can tell these apart; line styles differ too."""
-LINE_STYLES = ("-", "--", "-.", ":")
-HERE, AWAY, NOT_YET = "#9fbf9f", "#e8c4c4", "#f2f2f2"
+HERE, EDGE, AWAY = (STATES[state][0] for state in ("here", "recalled", "away"))
+LINE_WIDTH = 2.0
+HANDLE_LENGTH = 3.2
+"""Length of a line in a legend, in letters: long enough to show every pattern."""
 GENERATOR = f"feddig, format_version {FORMAT_VERSION}"
 DPI = 120
 """Of the pictures of curves, in pixels per inch."""
@@ -85,18 +87,25 @@ def plot_curves(runs: Sequence[Run], title: str) -> NotebookFigure:
     figure = NotebookFigure(figsize=(8, 5), layout="constrained")
     ratios = (4, 0.5 + 0.12 * min(absences[0].silos, 12))
     curves, table = figure.subplots(2, 1, sharex=True, height_ratios=ratios)
-    for place, algorithm in enumerate(dict.fromkeys(run.algorithm for run in runs)):
-        seeds = [_curve(run) for run in runs if run.algorithm == algorithm]
-        colour, style = COLOURS[place % len(COLOURS)], LINE_STYLES[place % len(LINE_STYLES)]
+    legend_title = "at the end"
+    for algorithm, style in choose_styles(run.algorithm for run in runs).items():
+        curve = Curve(algorithm, [run for run in runs if run.algorithm == algorithm])
+        seeds = [_accuracies(run) for run in curve.runs]
         means = [fmean(values) for values in zip(*seeds, strict=True)]
-        curves.plot(means, color=colour, linestyle=style, linewidth=2, label=f"{algorithm}  {means[-1]:.1f}")
+        label, before = f"{algorithm}  {means[-1]:.1f}", curve.before_the_leave
+        if before:
+            legend_title = "at the end (before the first leave)"
+            label += f"  ({fmean(before.values()):.1f})"
+        curves.plot(means, color=style.colour, linestyle=style.dash, linewidth=LINE_WIDTH, label=label)
         if len(seeds) > 1:
             low, high = ([edge(values) for values in zip(*seeds, strict=True)] for edge in (min, max))
-            curves.fill_between(range(len(means)), low, high, color=colour, alpha=0.15, linewidth=0)
+            curves.fill_between(range(len(means)), low, high, color=style.colour, alpha=0.15, linewidth=0)
     curves.set_ylabel(f"{runs[0].measured_on} accuracy (%)")
     curves.set_title(title)
     curves.grid(alpha=0.25)
-    curves.legend(title="at the end", loc="best", frameon=False)
+    curves.legend(
+        title=legend_title, loc="best", framealpha=0.8, edgecolor="none", handlelength=HANDLE_LENGTH
+    )
     for side in ("top", "right"):
         curves.spines[side].set_visible(False)
     seeds_differ = len({absence.present.tobytes() for absence in absences}) > 1
@@ -105,7 +114,7 @@ def plot_curves(runs: Sequence[Run], title: str) -> NotebookFigure:
     return figure
 
 
-def _curve(run: Run) -> list[float]:
+def _accuracies(run: Run) -> list[float]:
     return [math.nan if value is None else value for value in run.accuracies]
 
 
@@ -114,15 +123,21 @@ def _draw_absence(axes: Axes, absence: Absence, names: Sequence[str], *, seeds_d
     for silo, row in enumerate(absence.present.tolist()):
         joined = int(absence.rounds - absence.joined[silo].sum())
         for start, end, is_here in split_into_periods(row):
-            colour = HERE if is_here else NOT_YET if start < joined else AWAY
-            axes.broken_barh([(start - 0.5, end - start)], (silo - 0.4, 0.8), facecolors=colour)
+            colour = HERE if is_here else "white" if start < joined else AWAY
+            axes.broken_barh(
+                [(start - 0.5, end - start)],
+                (silo - 0.4, 0.8),
+                facecolors=colour,
+                edgecolors=EDGE,
+                linewidth=0.4,
+            )
     axes.set_ylim(absence.silos - 0.5, -0.5)
     if absence.silos <= 12:
         axes.set_yticks(range(absence.silos))
         if len(names) == absence.silos:
             axes.set_yticklabels(map(_short, names), fontsize=8, parse_math=False)
     axes.set_ylabel("silo")
-    label = "round      (green: here, red: away, grey: not joined yet)"
+    label = "round      (dark: here, light: away, white: not joined yet)"
     axes.set_xlabel(label + ("; first seed's" if seeds_differ else ""))
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
@@ -136,13 +151,14 @@ def draw_membership(curves: Mapping[str, np.ndarray]) -> bytes:
     """Draw true over false positives, one curve for each score."""
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
-    for place, (name, points) in enumerate(curves.items()):
+    styles = choose_styles(curves)
+    for name, points in curves.items():
         axes.plot(
             np.maximum(points[:, 0], MIN_FALSE_POSITIVES),
             points[:, 1],
-            color=COLOURS[place % len(COLOURS)],
-            linestyle=LINE_STYLES[place % len(LINE_STYLES)],
-            linewidth=2,
+            color=styles[name].colour,
+            linestyle=styles[name].dash,
+            linewidth=LINE_WIDTH,
             label=name,
             drawstyle="steps-post",
         )
@@ -158,7 +174,7 @@ def draw_membership(curves: Mapping[str, np.ndarray]) -> bytes:
     axes.set_ylabel("members found (share)")
     axes.grid(alpha=0.25)
     # below the axes, because the curves may be anywhere between them
-    figure.legend(frameon=False, loc="outside lower center", ncols=3)
+    figure.legend(frameon=False, loc="outside lower center", ncols=3, handlelength=HANDLE_LENGTH)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
     return to_bytes(figure)

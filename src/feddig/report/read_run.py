@@ -6,7 +6,7 @@ Nothing in a folder is required, and what is missing or damaged is noted.
 import json
 import math
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -235,6 +235,8 @@ SEEDS = ("seed", "data.seed", "absence.seed", "digest.seed")
 """Runs that differ only in these are averaged."""
 WITHOUT_EFFECT = ("format_version", "data.path", "training.threads", "logging.tensorboard", "logging.mlflow")
 """Settings that change no number of a report."""
+PLUS_DEFAULTS = {"algorithm.prior_correction": (False, True), "moderator.votes": (0.0, 1.0)}
+"""Settings whose default follows from the algorithm: for the others, and for FedDig+."""
 GRID = ("algorithm.name", "absence.scenario", *SEEDS)
 """Settings that the options of feddig compare set."""
 
@@ -278,6 +280,10 @@ def repeat_runs(runs: Sequence[Run]) -> tuple[str, str] | None:
     if not all(tables):
         return None
     different = differing_keys(tables)
+    # what follows from the algorithm needs no setting of its own
+    implied = [key for key in different if key in PLUS_DEFAULTS and all(map(_has_default(key), runs))]
+    tables = [{name: value for name, value in table.items() if name not in implied} for table in tables]
+    different = [key for key in different if key not in implied]
     if any(key not in GRID for key in different) or "file" in {run.scenario for run in runs}:
         return None
     # a seed of its own can be left out only where it equals the top-level seed
@@ -294,6 +300,23 @@ def repeat_runs(runs: Sequence[Run]) -> tuple[str, str] | None:
         f"--{name} {shlex.quote(','.join(dict.fromkeys(each)))}" for name, each in values.items()
     )
     return to_toml(_nest(shared)), f"feddig compare experiment.toml {options} --out again"
+
+
+def _has_default(key: str) -> Callable[[Run], bool]:
+    """Return a test whether a run has the value of this setting that follows from its algorithm."""
+
+    def test(run: Run) -> bool:
+        is_plus = run.algorithm.split("+")[0] == "feddig-plus"
+        return bool(run.setting(key) == PLUS_DEFAULTS[key][is_plus])
+
+    return test
+
+
+def shared_settings(runs: Sequence[Run]) -> str:
+    """Return as TOML the settings that are the same in all runs."""
+    tables = [flatten(run.settings) for run in runs]
+    different = differing_keys(tables)
+    return to_toml(_nest({key: value for key, value in tables[0].items() if key not in different}))
 
 
 def to_toml(table: Mapping[str, Any], prefix: str = "") -> str:

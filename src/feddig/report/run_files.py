@@ -25,6 +25,12 @@ AUDIT_DEPTH = 2
 """An audit may lie this many folders below its run."""
 
 
+def seconds_in(row: Mapping[str, Any], key: str) -> float:
+    """Return a number of seconds in a row of metrics.jsonl; 0 if it is missing or damaged."""
+    value = row.get(key)
+    return float(value) if isinstance(value, int | float) and 0 <= value < 1e9 else 0.0
+
+
 def read_settings(file: Path, notes: list[str]) -> Mapping[str, Any]:
     """Read experiment.toml; return no settings, with a note why, if it cannot be used."""
     try:

@@ -2,8 +2,7 @@
 
 let data = { groups: [], runs: [] };
 
-const figureData = (figure) => figure.dataset.chart === "accuracy"
-  ? data.groups[Number(figure.dataset.group)] : data.runs[Number(figure.dataset.run)];
+const figureData = (figure) => "group" in figure.dataset ? data.groups[Number(figure.dataset.group)] : data.runs[Number(figure.dataset.run)];
 
 function drawFigure(figure) {
   if (figure.dataset.chart === "accuracy") {
@@ -11,8 +10,13 @@ function drawFigure(figure) {
     if (!group.rounds || !group.curves.some((curve) => withoutNulls(curve.mean).length)) {
       figure.replaceChildren(element("p", { class: "faint" }, "There is no accuracy to draw yet."));
     } else lineChart(figure, { ...group, label: `${group.measured} accuracy` });
-  } else if (figure.dataset.chart === "classes") drawClasses(figure, figureData(figure));
-  else {
+  } else if (figure.dataset.chart === "classes") {
+    drawClasses(figure, figureData(figure));
+  } else if (figure.dataset.chart === "epsilon") {
+    drawEpsilons(figure, figureData(figure));
+  } else if (figure.dataset.chart === "cost") {
+    drawCosts(figure, figureData(figure));
+  } else {
     const run = figureData(figure);
     if (run.validation) drawPanels(figure, run);
     else if (run.ribbon && run.ribbon.length) drawQuantiles(figure, run);
@@ -51,7 +55,6 @@ function drawAll() {
 
 // --- accuracy over rounds, with the absence strip below
 
-const DASHES = ["", "7 4", "2 4", "9 4 2 4"];
 const hidden = new WeakMap();
 
 function lineChart(figure, spec) {
@@ -99,7 +102,7 @@ function lineChart(figure, spec) {
   }
   for (const curve of shown) {
     svg.append(svgElement("path", {
-      class: "curve", "data-curve": curve.name, "stroke-dasharray": DASHES[curve.dash] || null,
+      class: "curve", "data-curve": curve.name, "stroke-dasharray": curve.dash || null,
       style: `stroke:var(--c${curve.colour})${spec.rounds < 2 ? ";stroke-width:8" : ""}`, d: linePath(curve.mean, x.at, at),
     }));
   }
@@ -153,14 +156,16 @@ function placeLabels(svg, curves, names, x, at, top, height) {
   spots.forEach((spot, place) => { if (place) spot.y = Math.max(spot.y, spots[place - 1].y + 15); });
   const over = spots.length ? Math.max(0, spots.at(-1).y - (top + height)) : 0;
   for (const { curve, name, y } of spots) {
-    const cut = name.length > 29 ? `${name.slice(0, 22)}… ${name.split(" ").at(-1)}` : name;
+    // the end of a long name says by which setting it differs
+    const cut = name.length > 26 ? `${name.slice(0, 7)}…${name.slice(-18)}` : name;
     svg.append(svgElement("text", { class: "label", x, y: y - over + 4, style: `fill:var(--c${curve.colour})` }, cut));
   }
 }
 
+const swatch = (curve) => svgElement("svg", { viewBox: "0 0 34 10", "aria-hidden": "true" }, svgElement("line",
+  { x1: 1, x2: 33, y1: 5, y2: 5, "stroke-width": 2.5, "stroke-dasharray": curve.dash || null, style: `stroke:var(--c${curve.colour})` }));
+
 function chartLegend(figure, spec, off) {
-  const swatch = (curve) => svgElement("svg", { viewBox: "0 0 26 10", "aria-hidden": "true" }, svgElement("line",
-    { x1: 1, x2: 25, y1: 5, y2: 5, "stroke-width": 2.5, "stroke-dasharray": DASHES[curve.dash] || null, style: `stroke:var(--c${curve.colour})` }));
   const buttons = spec.curves.map((curve) => element("button", {
     type: "button", "aria-pressed": String(!off.has(curve.name)),
     onclick: () => {
@@ -233,7 +238,7 @@ function drawQuantiles(figure, run) {
   const [lowest, low, mean, high, highest] = run.ribbon;
   lineChart(figure, {
     label: "validation accuracy", rounds: mean.length, strip: run.strip,
-    curves: [{ name: "median silo", colour: 0, dash: 0, mean, low, high, lowest, highest }],
+    curves: [{ name: "median silo", colour: 0, dash: "", mean, low, high, lowest, highest }],
   });
 }
 

@@ -7,10 +7,10 @@ function drawClasses(figure, run) {
 }
 
 function drawClassLines(figure, run) {
-  const { names, values, left, rounds } = run.classes;
+  const { names, values, left, rounds, dashes } = run.classes;
   lineChart(figure, {
     label: "accuracy of each class", rounds, strip: run.strip,
-    curves: names.map((name, number) => ({ name, colour: number, dash: number, mean: values[number], low: null, high: null, mark: left[number] })),
+    curves: names.map((name, number) => ({ name, colour: number, dash: dashes[number], mean: values[number], low: null, high: null, mark: left[number] })),
   });
 }
 

@@ -9,6 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from feddig.report.curve_styles import CurveStyle, choose_styles
 from feddig.report.grouping import Curve, Group, group_runs
 from feddig.report.measures import mean_and_deviation
 from feddig.report.paper.averages import (
@@ -24,10 +25,8 @@ from feddig.report.paper.averages import (
 from feddig.report.paper.style import (
     GREY,
     SMALL,
-    Style,
     accuracy_label,
     add_explanation,
-    choose_styles,
     describe_seeds,
     is_frozen,
     simplify_axes,
@@ -87,7 +86,7 @@ def _order(name: str, known: Sequence[str]) -> tuple[int, str]:
     return (known.index(name) if name in known else len(known), name)
 
 
-def _draw_panel(axes: Axes, group: Group, styles: Mapping[str, Style]) -> None:
+def _draw_panel(axes: Axes, group: Group, styles: Mapping[str, CurveStyle]) -> None:
     for round in _events(group.main.runs[0]):
         axes.axvline(round, color=GREY, linewidth=0.6, alpha=0.6, zorder=0)
     for curve in group.curves:
@@ -99,7 +98,7 @@ def _draw_panel(axes: Axes, group: Group, styles: Mapping[str, Style]) -> None:
     simplify_axes(axes)
 
 
-def _draw_curve(axes: Axes, curve: Curve, style: Style) -> None:
+def _draw_curve(axes: Axes, curve: Curve, style: CurveStyle) -> None:
     points = [mean_and_deviation(values) or (nan, None) for values in curve.by_round]
     means = [mean for mean, _ in points]
     axes.plot(means, color=style.colour, linestyle=style.dash, linewidth=1.6, label=curve.name)
@@ -226,7 +225,7 @@ def _draw_chart(chart: Chart, title: str) -> Figure:
     return figure
 
 
-def _draw_bars(axes: Axes, chart: Chart, styles: Mapping[str, Style]) -> None:
+def _draw_bars(axes: Axes, chart: Chart, styles: Mapping[str, CurveStyle]) -> None:
     width = BARS_WIDTH / len(chart.bars)
     numbered = len(chart.positions) * len(chart.bars) <= MAX_NUMBERED
     uneven = len(set(chart.seed_counts)) > 1

@@ -8,8 +8,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from feddig.errors import FedDigError
+from feddig.report.curve_styles import choose_styles
 from feddig.report.paper.averages import name_runs
-from feddig.report.paper.style import SMALL, add_explanation, choose_styles, simplify_axes
+from feddig.report.paper.style import SMALL, add_explanation, simplify_axes
 from feddig.report.pictures import (
     EncodedImages,
     draw_digest_guidance,
