@@ -59,7 +59,7 @@ def run(
     )
     folder = ResultsFolder(Path(out))
     check_logs(simulation.experiment)
-    folder.check_space(_space(simulation))
+    folder.check_space(space_needed(simulation))
     folder.create()
     folder.write_setup(simulation.experiment, simulation.partition.to_csv(), simulation.absence.to_csv())
     return _go_on(simulation, folder, progress or Silent(), until, connect or _in_process)
@@ -89,7 +89,7 @@ def resume(
     )
     folder.check_setup(simulation.partition.to_csv(), simulation.absence.to_csv())
     check_logs(simulation.experiment)
-    folder.check_space(_space(simulation))
+    folder.check_space(space_needed(simulation))
     return _go_on(simulation, folder, progress or Silent(), until, connect or _in_process)
 
 
@@ -264,7 +264,7 @@ def _summary(simulation: Simulation, folder: ResultsFolder) -> dict[str, Any]:
     }
 
 
-def _space(simulation: Simulation) -> int:
+def space_needed(simulation: Simulation) -> int:
     """Estimate the bytes a run writes: digests, two checkpoints at a time, models, rows."""
     moderator = simulation.moderator
     state = sum(tensor.numel() * tensor.element_size() for tensor in moderator.state().values())

@@ -1,0 +1,135 @@
+"""`feddig init` and `feddig check`: write a first experiment for one's data, and say what it would do."""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from feddig.commands import options
+from feddig.errors import FedDigError
+
+SHOWN = 8
+"""How many names or events are listed."""
+MOST_SILOS = 20
+"""How many silos are listed."""
+
+
+def init_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE.toml", help="The new experiment file.")],
+    data: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER|FILE.npz|NAME",
+            help="Your images: a folder with one folder per class, or with one per silo and in it one per class; a "
+            "folder of IDX files; an .npz file; or a public set. Without it, the bundled set.",
+        ),
+    ] = None,
+    data_dir: options.DataDir = None,
+    log_level: options.Level = options.LogLevel.warning,
+) -> None:
+    """Write a commented first experiment that fits your data, with sound privacy."""
+    options.show_log(log_level)
+    if file.exists():
+        raise FedDigError(f"{file}: exists already, and is not replaced; give another name")
+    from feddig.experiment.starter import starter
+    from feddig.files import write_atomically
+
+    text, facts = starter(file, data, data_dir)
+    write_atomically(file, text)
+    print("\n".join(facts))
+    print(f"{file}: written; look at it, then: feddig check {file}")
+
+
+def check_command(
+    file: options.ExperimentFile = None,
+    overrides: options.Overrides = None,
+    device: options.Device = "auto",
+    data_dir: options.DataDir = None,
+    as_json: options.Json = False,
+    log_level: options.Level = options.LogLevel.warning,
+) -> None:
+    """Say what `feddig run` would do: silos, who leaves when, cost, promise. Train nothing and write nothing."""
+    options.show_log(log_level)
+    refuse_federation(file)
+    experiment = options.chosen_experiment(file, overrides, data_dir)
+    from feddig.runs.forecast import forecast
+
+    found = forecast(experiment, Path("results"), device=device)
+    print(json.dumps(found, indent=2) if as_json else "\n".join(_describe(found)))
+
+
+def refuse_federation(path: Path | None) -> None:
+    """Name the command that checks a federation, if this is a federation's folder or contract."""
+    from feddig.federation.folders import FederationFolder
+
+    contract = options.find_contract(path)
+    if path is None or contract is None:
+        return
+    if contract.exists() or FederationFolder(path).moderator.contract.exists():
+        folder = path if path.is_dir() else path.parent
+        raise FedDigError(f"{path}: is of a federation; check it with `feddig federation check {folder}`")
+
+
+def _describe(found: dict[str, Any]) -> Iterator[str]:
+    data, sent, seconds = found["data"], found["bytes"], found["seconds"]
+    channels, height, width = data["shape"]
+    yield _line("data", f"{data['name']}: {data['train']:,} images to train and {data['test']:,} to test, "
+                f"{width} x {height}, {'grey' if channels == 1 else 'in colour'}")  # fmt: skip
+    yield _line("classes", f"{len(data['classes'])}: {shorten(data['classes'])}")
+    silos = found["silos"]
+    yield _line("silos", f"{len(silos)}, by data.partition = {found['partition']!r}")
+    yield from _silo_table(silos)
+    scenario = f"{found['scenario']}, in {found['rounds']} rounds"
+    yield _line("absence", f"{scenario}: {'; '.join(found['events'][:SHOWN]) or 'every silo stays'}")
+    if len(found["events"]) > SHOWN:
+        yield _line("", f"and {len(found['events']) - SHOWN} more")
+    yield _line("algorithm", f"{found['algorithm']}: {found['does']}")
+    digests = [size for size in sent["digest"] if size]
+    if digests:
+        yield _line("sent once", f"a digest of {_range(digests)} by each silo")
+    if sent["update"]:
+        yield _line("sent in a round", f"{_size(sent['update'])} by each silo that is there; it receives as much")
+    yield _line("sent in all", f"{_size(sent['all'])} by the silos")
+    yield _line("disk", f"about {_size(sent['disk'])}")
+    yield _line("time", f"about {_time(seconds['all'])}: {_time(seconds['first'])} before the first round, then "
+                f"{_time(seconds['round'])} a round; an estimate from a few steps on {found['device']}")  # fmt: skip
+    yield _line("promise", found["promise"])
+    for warning in found["warnings"]:
+        yield _line("warning", warning)
+
+
+def _silo_table(silos: Sequence[dict[str, Any]]) -> Iterator[str]:
+    width = max(4, *(len(silo["name"]) for silo in silos[:MOST_SILOS]))
+    yield _line("", f"{'':<{width}}  train  validation   test  digests  classes")
+    for silo in silos[:MOST_SILOS]:
+        held = sorted(silo["classes"].items(), key=lambda item: -item[1])
+        yield _line("", f"{silo['name']:<{width}} {silo['train']:>6,} {silo['validation']:>11,} {silo['test']:>6,} "
+                    f"{silo['digests']:>8,}  {len(held)}: {shorten([f'{name} {count:,}' for name, count in held], 4)}")  # fmt: skip
+    if len(silos) > MOST_SILOS:
+        yield _line("", f"and {len(silos) - MOST_SILOS} more; --json lists all")
+
+
+def _line(name: str, text: str) -> str:
+    return f"{name:<16}{text}"
+
+
+def shorten(names: Sequence[str], most: int = SHOWN) -> str:
+    """Join names by commas; of many, the first."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+
+
+def _range(sizes: Sequence[int]) -> str:
+    least, most = _size(min(sizes)), _size(max(sizes))
+    return least if least == most else f"{least} to {most}"
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"
+
+
+def _time(seconds: float) -> str:
+    if seconds >= 7200:
+        return f"{seconds / 3600:,.1f} h"
+    return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.2g} s"
