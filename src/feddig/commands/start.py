@@ -1,6 +1,7 @@
 """`feddig init` and `feddig check`: write a first experiment for one's data, and say what it would do."""
 
 import json
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -8,12 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from feddig.commands import options
-from feddig.errors import FedDigError
+from feddig.errors import FedDigError, shorten
 
 SHOWN = 8
 """How many names or events are listed."""
 MOST_SILOS = 20
 """How many silos are listed."""
+WIDTH, INDENT = 110, 17
 
 
 def init_command(
@@ -31,6 +33,8 @@ def init_command(
 ) -> None:
     """Write a commented first experiment that fits your data, with sound privacy."""
     options.show_log(log_level)
+    if file.suffix != ".toml":
+        raise FedDigError(f"{file}: name the new file as NAME.toml; your images are given by --data")
     if file.exists():
         raise FedDigError(f"{file}: exists already, and is not replaced; give another name")
     from feddig.experiment.starter import starter
@@ -75,9 +79,10 @@ def refuse_federation(path: Path | None) -> None:
 def _describe(found: dict[str, Any]) -> Iterator[str]:
     data, sent, seconds = found["data"], found["bytes"], found["seconds"]
     channels, height, width = data["shape"]
-    yield _line("data", f"{data['name']}: {data['train']:,} images to train and {data['test']:,} to test, "
-                f"{width} x {height}, {'grey' if channels == 1 else 'in colour'}")  # fmt: skip
-    yield _line("classes", f"{len(data['classes'])}: {shorten(data['classes'])}")
+    counts = f"{data['train']:,} images to train and {data['test']:,} to test"
+    colours = "grey" if channels == 1 else "in colour"
+    yield _line("data", f"{data['path'] or data['name']}: {counts}, {width} x {height}, {colours}")
+    yield _line("classes", f"{len(data['classes'])}: {shorten(data['classes'], SHOWN)}")
     silos = found["silos"]
     yield _line("silos", f"{len(silos)}, by data.partition = {found['partition']!r}")
     yield from _silo_table(silos)
@@ -90,7 +95,9 @@ def _describe(found: dict[str, Any]) -> Iterator[str]:
     if digests:
         yield _line("sent once", f"a digest of {_range(digests)} by each silo")
     if sent["update"]:
-        yield _line("sent in a round", f"{_size(sent['update'])} by each silo that is there; it receives as much")
+        yield _line(
+            "sent in a round", f"{_size(sent['update'])} by each silo that is there; it receives as much"
+        )
     yield _line("sent in all", f"{_size(sent['all'])} by the silos")
     yield _line("disk", f"about {_size(sent['disk'])}")
     yield _line("time", f"about {_time(seconds['all'])}: {_time(seconds['first'])} before the first round, then "
@@ -101,23 +108,28 @@ def _describe(found: dict[str, Any]) -> Iterator[str]:
 
 
 def _silo_table(silos: Sequence[dict[str, Any]]) -> Iterator[str]:
-    width = max(4, *(len(silo["name"]) for silo in silos[:MOST_SILOS]))
-    yield _line("", f"{'':<{width}}  train  validation   test  digests  classes")
-    for silo in silos[:MOST_SILOS]:
+    shown = silos[:MOST_SILOS]
+    width = max(len(silo["name"]) for silo in shown)
+    heads = ("train", "validation", "test", "digests")
+    yield " " * (INDENT + width) + "".join(f"  {head:>6}" for head in heads) + "  classes"
+    for silo in shown:
         held = sorted(silo["classes"].items(), key=lambda item: -item[1])
-        yield _line("", f"{silo['name']:<{width}} {silo['train']:>6,} {silo['validation']:>11,} {silo['test']:>6,} "
-                    f"{silo['digests']:>8,}  {len(held)}: {shorten([f'{name} {count:,}' for name, count in held], 4)}")  # fmt: skip
+        numbers = "".join(f"  {silo[head]:>{max(6, len(head))},}" for head in heads)
+        most = shorten([f"{name} {count:,}" for name, count in held], 3)
+        yield " " * INDENT + f"{silo['name']:<{width}}{numbers}  {len(held)}: {most}"
     if len(silos) > MOST_SILOS:
-        yield _line("", f"and {len(silos) - MOST_SILOS} more; --json lists all")
+        yield _line("", f"and {len(silos) - MOST_SILOS:,} more; --json lists all")
 
 
 def _line(name: str, text: str) -> str:
-    return f"{name:<16}{text}"
-
-
-def shorten(names: Sequence[str], most: int = SHOWN) -> str:
-    """Join names by commas; of many, the first."""
-    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=f"{name:<{INDENT}}",
+        subsequent_indent=" " * INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def _range(sizes: Sequence[int]) -> str:
@@ -126,7 +138,7 @@ def _range(sizes: Sequence[int]) -> str:
 
 
 def _size(count: int) -> str:
-    return f"{count / 1e6:,.1f} MB" if count >= 1e5 else f"{count / 1e3:,.1f} kB"
+    return f"{count / 1e6:,.1f} MB" if count >= 1e6 else f"{count / 1e3:,.0f} kB"
 
 
 def _time(seconds: float) -> str:

@@ -50,7 +50,9 @@ class Recipe:
             *(["after each round the moderator trains on all digests"] if self.joint else []),
         ]
         away = "" if self.recall else "; absent silos do not count"
-        larger = ", of a larger model that also sees encoded images" if self.sees_features and not parts else ""
+        larger = (
+            ", of a larger model that also sees encoded images" if self.sees_features and not parts else ""
+        )
         return "; ".join([train + larger + away, *parts]) + "."
 
 

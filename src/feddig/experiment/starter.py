@@ -1,27 +1,81 @@
 """Write the first experiment for a person's data: each key that matters, with the reason for its value.
 
-What the data has decides the values, so the file can be run as it is. Privacy is sound, and the algorithm is the
-recommended one.
+The data decides the values, so the file can be run as it is. Privacy is sound, and the algorithm is the recommended
+one.
 """
 
 import math
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from string import Formatter
 
 import numpy as np
 
 from feddig.data.dataset import Dataset
 from feddig.data.load import NAMES, OWN
 from feddig.data.public_sets import PUBLISHED
-from feddig.errors import DataError, SettingError, nearest
+from feddig.errors import SettingError, nearest, shorten
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import Layout, lay_out, load_data
-from feddig.experiment.toml import spell_table
+from feddig.experiment.toml import spell_value
 from feddig.models.encoder import LENGTH
 from feddig.settings import DataSettings
+
+TEMPLATE = """\
+seed = 0  # another seed: other silos, first weights and batches
+
+[data]
+name = {name}  # {format}
+path = {path}  # from the working folder
+image_size = {image_size}  # pixels square, {why_this_size}
+channels = {channels}  # {how_channels_are_read}
+partition = {partition}  # {who_holds_what}
+silos = {silos}  # how many are drawn
+skew = {skew}  # how unevenly they hold the classes; smaller is more uneven
+min_samples = {min_samples}  # draw again until each silo has so many images
+split = [0.8, 0.1, 0.1]  # a silo's images to train, to validate, to test
+
+[absence]
+scenario = "sequential"  # a quarter of the silos leaves at a time; others: none, temporary, forever, random
+
+[algorithm]
+name = "feddig-plus"  # recommended; compare it with fedavg and frozen
+
+# What a silo sends once, so that it is remembered while it is away
+[digest]
+samples_per_digest = {samples_per_digest}  # a silo has about {usual} images of a class; the more, the more to mix
+mixing = "within-class"  # learns more under this noise than random, and links records more easily
+encoder = "even"  # made for this noise: all its codes have the length of clip_bound
+
+# What the digest promises. Updates of the model, which silos send in each round, are not covered
+[privacy]
+mechanism = "discrete-gaussian"  # noise with a proved promise
+epsilon = 8.0  # smaller protects more and costs accuracy
+delta = {delta}  # chance that the promise fails: far below 1 / {images} images
+clip_norm = "l2"
+clip_bound = {clip_bound}  # public: agreed on before anybody looks at data
+adjacency = "same-label"  # classes are public; "replace-one" hides them too and needs label_epsilon
+unit = {unit}  # {who_is_promised}
+group_limit = {group_limit}  # at most so many images of a group go into a digest; the noise grows with it
+random = "system"  # nobody can repeat the noise, so two runs differ; "seeded" repeats a run and promises nothing
+# budget_epsilon = 16.0  # the most that a record may be charged: `feddig digest make` refuses to release more
+# budget_delta = {budget_delta}
+
+[model]
+classifier = {classifier}  # {why_this_classifier}
+
+[training]
+rounds = {rounds}  # a first look; `feddig check` says how long it takes
+batch = {batch}  # a silo trains on about {size} images; steps in a pass: {steps}
+lr = 0.01  # lower it if training diverges
+momentum = 0.9
+local_epochs = {local_epochs}  # passes over a silo's images in a round; few images need more
+threads = {threads}  # of the processor; a network this small gains nothing from more
+"""
+"""A line that names a value which is None is left out."""
+COMMENT_COLUMN = 36
 
 SHOWN = 8
 """How many names are listed."""
@@ -32,13 +86,9 @@ FEW = 128
 MANY = 20_000
 """Training images from which the paper's classifier and a longer run are worth their time."""
 STEPS = 20
-"""Steps that a silo should take in a round, or more."""
+"""Steps that a silo should take in a pass over its images, or more."""
 DIGESTS = 8
 """Digests that a silo should have of a class, or more."""
-COMMENT_COLUMN = 36
-
-Line = tuple[str, Any, str]
-"""A key, its value and the reason for it; a key that starts with # is left out of the experiment."""
 
 
 @dataclass(frozen=True)
@@ -54,77 +104,42 @@ class Found:
 
 
 def starter(file: Path, data: str | None, data_dir: Path | None = None) -> tuple[str, list[str]]:
-    """Return the first experiment for this data as TOML, and what was found in it; without data, for the bundled set."""
+    """Return the first experiment for this data as TOML, and what was found; without data, for the bundled set."""
     found = find_data(data, data_dir)
-    dataset, settings = found.dataset, found.settings
-    if settings.partition != "folders":
-        silos = 4 if len(dataset.train) >= FEW else 2
-        least = max(1, min(64, len(dataset.train) // (4 * silos)))
-        settings = replace(settings, silos=silos, skew=0.5, min_samples=least)
-    layout = lay_out(Experiment(data=settings), dataset)
+    layout = lay_out(Experiment(data=found.settings), found.dataset)
     facts = _describe(found, layout)
-    lines = [
-        *(f"# {fact}" for fact in facts),
-        "",
-        *_spell([("seed", 0, "another seed: other silos, first weights and batches")]),
-        "",
-        "[data]",
-        *_spell(_data(settings, found)),
-        "",
-        "[absence]",
-        *_spell([("scenario", "sequential", "a quarter of the silos leaves at a time; also: none, temporary, forever")]),
-        "",
-        "[algorithm]",
-        *_spell([("name", "feddig-plus", "recommended; compare it with fedavg and frozen")]),
-        "",
-        "[digest]  # what a silo sends once, so that it is remembered when it is away",
-        *_spell(_digest(layout)),
-        "",
-        "[privacy]  # what the digest promises; updates of the model, which silos send each round, are not covered",
-        *_spell(_privacy(layout)),
-        "",
-        "[model]",
-        *_spell(_model(layout)),
-        "",
-        "[training]",
-        *_spell(_training(layout)),
-        "",
-        "# How to go on",
-        *(f"#   {line}" for line in _next(file)),
-    ]
+    values = {**_data_values(found), **_privacy_values(layout), **_training_values(layout)}
+    lines = [*(f"# {fact}" for fact in facts), "", *_fill(values), "", "# How to go on", *_next(file)]
     return "\n".join(lines) + "\n", facts
 
 
+# --- the data
+
+
 def find_data(data: str | None, data_dir: Path | None) -> Found:
-    """Find out what format this data has, and load it."""
+    """Find out what format this data has, load it, and choose how silos hold it."""
+    path = (data_dir or Path()) / Path(data or "").expanduser()
+    sizes, is_mixed = [], False
     if data is None:
         settings = DataSettings(name="fashion-mini")
-    elif data in NAMES and data not in OWN and not ((data_dir or Path()) / data).exists():
+    elif data in NAMES and data not in OWN and not path.exists():
         settings = DataSettings(name=data)
-    else:
-        return _find_own(data, (data_dir or Path()) / Path(data).expanduser(), data_dir)
-    return Found(settings, load_data(Experiment(data=settings).located(data_dir)))
-
-
-def _find_own(data: str, path: Path, data_dir: Path | None) -> Found:
-    if not path.exists():
-        public = ", ".join(PUBLISHED)
-        hint = nearest(data, PUBLISHED) if "/" not in data and "." not in data else f"public sets are {public}"
-        raise SettingError(f"--data: {path}: no such file or folder, and no public set; {hint}")
-    if path.is_file() and path.suffix != ".npz":
-        raise SettingError(
-            f"--data: {path}: is no .npz file; give that, a folder with a folder of images for each class, or one "
-            "with IDX files"
-        )
-    settings, sizes, is_mixed = DataSettings(name="npz", path=data), [], False
-    if path.is_dir() and any(path.glob("train-images*idx3-ubyte*")):
+    elif not path.exists():
+        public = nearest(data, NAMES) if not {"/", "\\", "."} & set(data) else "sets: " + ", ".join(PUBLISHED)
+        raise SettingError(f"--data: {path}: no such file or folder, and no public set; {public}")
+    elif path.is_file():
+        settings = DataSettings(name="npz", path=data)
+        if path.suffix != ".npz":
+            raise SettingError(
+                f"--data: {path}: is no .npz file; give one, or a folder with a folder of images for each class"
+            )
+    elif any(path.glob("train-images*idx3-ubyte*")):
         settings = DataSettings(name="idx", path=data)
-    elif path.is_dir():
+    else:
         # imported only here, because Pillow takes time to load
         from feddig.data.folder import survey_folder
 
-        archives = sorted(path.glob("*.npz"))
-        if archives and not any(entry.is_dir() for entry in path.iterdir()):
+        if archives := [each for each in path.glob("*.npz") if not any(map(Path.is_dir, path.iterdir()))]:
             raise SettingError(f"--data: {path}: holds no folders of images; give {archives[0]} itself")
         by_silo, headers = survey_folder(path)
         sizes, is_mixed = sorted(headers.sizes), len(headers.grey) > 1
@@ -136,120 +151,122 @@ def _find_own(data: str, path: Path, data_dir: Path | None) -> Found:
             partition="folders" if by_silo else "dirichlet",
         )
     dataset = load_data(Experiment(data=settings).located(data_dir))
+    if dataset.natural is None:
+        silos = 4 if len(dataset.train) >= FEW else 2
+        least = max(1, min(64, len(dataset.train) // (4 * silos)))
+        settings = replace(settings, silos=silos, skew=0.5, min_samples=least)
     return Found(settings, dataset, sizes, is_mixed)
 
 
 def _fitting_size(sizes: Sequence[tuple[int, int]]) -> int:
     """Return the images' own size if it is one and small, else that of the images that the encoder was trained on."""
-    if len(sizes) == 1 and sizes[0][0] == sizes[0][1] and SIDE // 2 <= sizes[0][0] <= SIDE:
-        return sizes[0][0]
-    return SIDE
+    own = sizes[0][0] if sizes else SIDE
+    return own if list(sizes) == [(own, own)] and SIDE // 2 <= own <= SIDE else SIDE
 
 
 def _describe(found: Found, layout: Layout) -> list[str]:
     """Say what was found, in a few lines without control characters."""
-    dataset, settings = layout.dataset, found.settings
+    dataset, settings = found.dataset, found.settings
     channels, height, width = dataset.train.pixels.shape[1:]
-    size = f"{width} x {height}"
-    if found.sizes:
-        (least, most), more = (found.sizes[0], found.sizes[-1]), len(found.sizes) > 1
-        stored = " x ".join(map(str, least)) + (f" to {' x '.join(map(str, most))}" if more else "")
-        size = f"{stored} (read as {size})" if stored != size else size
-    where = settings.name if settings.path is None else settings.path
+    stored = [f"{size[0]} x {size[1]}" for size in found.sizes] or [f"{width} x {height}"]
+    size = stored[0] if len(stored) == 1 else f"{stored[0]} to {stored[-1]}"
+    size += "" if size == f"{width} x {height}" else f", read as {width} x {height}"
+    counts = f"{len(dataset.train):,} images to train and {len(dataset.test):,} to test"
     facts = [
-        f"{where}: {len(dataset.train):,} images to train and {len(dataset.test):,} to test, {size}, "
-        f"{'grey' if channels == 1 else 'in colour'}",
-        f"{dataset.classes} classes: {_list(dataset.class_names)}",
+        f"{settings.path or settings.name}: {counts}, {size}, {'grey' if channels == 1 else 'in colour'}",
+        f"{dataset.classes} classes: {shorten(dataset.class_names, SHOWN)}",
     ]
-    if layout.partition.names or settings.partition == "folders":
+    if dataset.natural is not None:
         names = layout.partition.names or [str(silo) for silo in range(len(layout.partition.shares))]
-        facts.append(f"{len(names)} silos, named by the outer folders: {_list(names)}")
-        facts.append('If the outer folders are the classes, and the inner ones groups, set partition = "dirichlet"')
+        facts.append(f"{len(names)} silos, by the outer folders: {shorten(names, SHOWN)}")
+        facts.append('(if these are the classes, and the others patients, set partition = "dirichlet")')
     if dataset.train.groups is not None:
-        groups = len(np.unique(dataset.train.groups))
-        facts.append(f"{groups:,} groups, such as patients")
+        facts.append(f"{len(np.unique(dataset.train.groups)):,} groups of images, such as patients")
     return ["".join(each if each.isprintable() else " " for each in fact) for fact in facts]
 
 
-def _list(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN:,} more" if len(names) > SHOWN else "")
+# --- the values
 
 
-def _data(settings: DataSettings, found: Found) -> Iterator[Line]:
-    yield "name", settings.name, FORMATS.get(settings.name, "a public set")
-    if settings.path is not None:
-        yield "path", settings.path, "from the working folder"
-    if settings.name == "folder":
-        side, grey = settings.image_size, "grey" if settings.channels == 1 else "in colour"
-        why = "as the files have" if (side, side) in found.sizes else "as the encoder was trained on"
-        larger = f"; {2 * SIDE} keeps more detail, at 4 times the work" if found.sizes[-1] > (SIDE, SIDE) else ""
-        yield "image_size", side, f"pixels square, {why}{larger}"
-        yield "channels", settings.channels, f"read all {grey}" + (", as only some are" if found.is_mixed else "")
-    yield "partition", settings.partition, PARTITIONS[settings.partition]
-    if settings.partition != "folders":
-        yield "silos", settings.silos, "how many are drawn"
-        yield "skew", settings.skew, "how unevenly they hold the classes; smaller is more uneven"
-        yield "min_samples", settings.min_samples, "draw again until each silo has that many images"
-    yield "split", (0.8, 0.1, 0.1), "a silo's images to train, to validate, to test"
+def _data_values(found: Found) -> dict[str, object]:
+    settings, natural = found.settings, found.dataset.natural is not None
+    side, is_folder = settings.image_size, settings.name == "folder"
+    size = "as the files have" if (side, side) in found.sizes else "as the encoder was trained on"
+    if is_folder and found.sizes[-1] > (SIDE, SIDE):
+        size += f"; {2 * SIDE} keeps more detail, at 4 times the work"
+    read = "all are read grey" if settings.channels == 1 else "all are read in colour"
+    return {
+        "name": settings.name,
+        "format": Words(FORMATS.get(settings.name, "a public set, known by its name")),
+        "path": settings.path,
+        "image_size": side if is_folder else None,
+        "why_this_size": Words(size),
+        "channels": settings.channels if is_folder else None,
+        "how_channels_are_read": Words(read + (", though some files are grey" if found.is_mixed else "")),
+        "partition": settings.partition,
+        "who_holds_what": Words(
+            "a silo's images lie in its folder: <silo>/<class>/*"
+            if natural
+            else 'silos are drawn; "folders" or "file": as your images belong to silos'
+        ),
+        "silos": None if natural else settings.silos,
+        "skew": None if natural else settings.skew,
+        "min_samples": None if natural else settings.min_samples,
+    }
 
 
-def _digest(layout: Layout) -> Iterator[Line]:
-    mixed = _samples_per_digest(layout)
-    why = f"a silo has some {DIGESTS} digests of a class; more hide more, and noise falls with them"
-    yield "samples_per_digest", mixed, why
-    yield "mixing", "within-class", "learns more under this noise than random, and links records more easily"
-    yield "encoder", "even", "made for this noise: all its codes have the length of clip_bound"
-
-
-def _privacy(layout: Layout) -> Iterator[Line]:
-    train = layout.dataset.train
+def _privacy_values(layout: Layout) -> dict[str, object]:
+    train, counts = layout.dataset.train, _class_counts(layout)
+    usual = float(np.median(counts[counts > 0]))
     delta = 10.0 ** -max(5, math.floor(math.log10(len(train))) + 2)
-    yield "mechanism", "discrete-gaussian", "a proved promise, unlike the paper's noise"
-    yield "epsilon", 8.0, "smaller protects more and costs accuracy"
-    yield "delta", delta, f"chance that the promise fails; far below 1 / {len(train):,} images"
-    yield "clip_norm", "l2", ""
-    yield "clip_bound", LENGTH, "public: agreed on before anybody looks at data"
-    yield "adjacency", "same-label", "classes are public; replace-one hides them too, with label_epsilon"
-    if train.groups is None:
-        yield "unit", "record", "a record is one image; group: all images of a patient, if the data names them"
-    else:
-        yield "unit", "group", "the promise is to all images of a group, such as a patient's"
-        yield "group_limit", _group_limit(train.groups), "at most that many of its images are used; noise grows with it"
-    yield "random", "system", "nobody can repeat the noise, so two runs differ; seeded promises nothing"
-    yield "# budget_epsilon", 16.0, "`feddig digest make` refuses to send more of the same data than this"
-    yield "# budget_delta", 2 * delta, ""
+    grouped = train.groups is not None
+    return {
+        # each silo needs one class of which it can mix a digest
+        "samples_per_digest": _power_of_two(min(usual / DIGESTS, counts.max(axis=1).min()), 1, 64),
+        "usual": Words(f"{usual:.0f}"),
+        "delta": delta,
+        "images": Words(f"{len(train):,}"),
+        "clip_bound": LENGTH,
+        "unit": "group" if grouped else "record",
+        "who_is_promised": Words(
+            "the promise is to all images of a group, such as a patient's"
+            if grouped
+            else 'a record is one image; "group": all images of a patient, if the data names them'
+        ),
+        "group_limit": None if train.groups is None else _group_limit(train.groups),
+        "budget_delta": 2 * delta,
+    }
 
 
-def _model(layout: Layout) -> Iterator[Line]:
-    if len(layout.dataset.train) < MANY:
-        yield "classifier", "small", "enough for so few images; size-matched is the paper's"
-    else:
-        yield "classifier", "size-matched", f"the paper's, for {MANY:,} images or more; small is much faster"
-
-
-def _training(layout: Layout) -> Iterator[Line]:
-    rounds = 40 if len(layout.dataset.train) < MANY else 100
+def _training_values(layout: Layout) -> dict[str, object]:
+    few = len(layout.dataset.train) < MANY
     size = float(np.median([len(rows) for rows in layout.training_rows()]))
     batch = _power_of_two(size / STEPS, 8, 256)
-    yield "rounds", rounds, "a first look; `feddig check` says how long it takes"
-    yield "batch", batch, f"a silo trains on about {size:,.0f} images, in {math.ceil(size / batch)} steps a round"
-    yield "lr", 0.01, "lower it if training diverges"
-    yield "momentum", 0.9, ""
-    yield "local_epochs", 1, "passes over a silo's images in a round"
-    if len(layout.dataset.train) < MANY:
-        yield "threads", 1, "of the processor; a network this small gains nothing from more"
+    steps = math.ceil(size / batch)
+    return {
+        "classifier": "small" if few else "size-matched",
+        "why_this_classifier": Words(
+            "enough for a first look; size-matched is the paper's, and slower"
+            if few
+            else f"the paper's, for {MANY:,} images or more; small is much faster"
+        ),
+        "rounds": 40 if few else 100,
+        "batch": batch,
+        "size": Words(f"{size:,.0f}"),
+        "steps": Words(str(steps)),
+        "local_epochs": min(5, math.ceil(1.5 * STEPS / steps)),
+        "threads": 1 if few else None,
+    }
 
 
-def _samples_per_digest(layout: Layout) -> int:
-    """Return how many samples to mix, so that a silo has some digests of a class, and each silo has at least one."""
+def _class_counts(layout: Layout) -> np.ndarray:
+    """Count the training images that go into digests, by silo and class."""
     labels, groups = layout.dataset.train.labels, layout.dataset.train.groups
-    held = []
+    counts = []
     for rows in layout.training_rows():
-        if groups is not None:
-            rows = _limited(rows, groups, _group_limit(groups))
-        held.append(np.bincount(labels[rows], minlength=layout.dataset.classes))
-    usual = np.median(np.concatenate([counts[counts > 0] for counts in held])) / DIGESTS
-    return _power_of_two(min(float(usual), min(counts.max() for counts in held)), 1, 64)
+        used = rows if groups is None else _limited(rows, groups, _group_limit(groups))
+        counts.append(np.bincount(labels[used], minlength=layout.dataset.classes))
+    return np.array(counts)
 
 
 def _group_limit(groups: np.ndarray) -> int:
@@ -260,23 +277,16 @@ def _group_limit(groups: np.ndarray) -> int:
 def _limited(rows: np.ndarray, groups: np.ndarray, limit: int) -> np.ndarray:
     """Return the first rows of each group."""
     order = rows[np.argsort(groups[rows], kind="stable")]
-    starts = np.unique(groups[order], return_index=True, return_inverse=True)
-    rank = np.arange(len(order)) - starts[1][starts[2]]
-    return order[rank < limit]
+    _, starts, places = np.unique(groups[order], return_index=True, return_inverse=True)
+    limited: np.ndarray = order[np.arange(len(order)) - starts[places] < limit]
+    return limited
 
 
 def _power_of_two(wanted: float, least: int, most: int) -> int:
-    return min(most, max(least, 2 ** math.floor(math.log2(max(1, wanted)))))
+    return min(most, max(least, 1 << math.floor(math.log2(max(1, wanted)))))
 
 
-def _spell(lines: Iterable[Line]) -> Iterator[str]:
-    """Spell each key with its comment behind it; a long one has it above."""
-    for key, value, comment in lines:
-        (text,) = spell_table({key: value})
-        if comment and len(text) >= COMMENT_COLUMN:
-            yield f"# {comment}"
-        yield f"{text:<{COMMENT_COLUMN}}# {comment}" if comment and len(text) < COMMENT_COLUMN else text
-
+# --- the text
 
 FORMATS = {
     "fashion-mini": "small pictures of clothes that come with FedDig",
@@ -284,21 +294,38 @@ FORMATS = {
     "npz": "the arrays x_train, y_train, x_test and y_test",
     "idx": "four files of MNIST's format",
 }
-PARTITIONS = {
-    "dirichlet": "silos are drawn; folders or file: if the images already belong to silos",
-    "folders": "the images of a silo lie in its folder: <silo>/<class>/*",
-}
+
+
+class Words(str):
+    """A text for a comment, where others are values of keys."""
+
+    __slots__ = ()
+
+
+def _fill(values: Mapping[str, object]) -> Iterator[str]:
+    """Yield the template's lines with their values, and with comments in one column."""
+    spelled = {name: each if isinstance(each, Words) else spell_value(each) for name, each in values.items()}
+    for line in TEMPLATE.splitlines():
+        named = [name for _, name, _, _ in Formatter().parse(line) if name]
+        if any(values[name] is None for name in named):
+            continue
+        setting, mark, comment = (part.format(**spelled) for part in line.partition("  # "))
+        if mark and len(setting) >= COMMENT_COLUMN:  # above a setting as long as this
+            yield f"# {comment}"
+            yield setting
+        else:
+            yield f"{setting:<{COMMENT_COLUMN}}# {comment}" if mark else setting
 
 
 def _next(file: Path) -> Iterator[str]:
     name = shlex.quote(str(file))
     steps = {
         f"feddig check {name}": "what would run: silos, absences, cost, promise; trains nothing",
-        f"feddig run {name}": "train once; feddig run --help",
+        f"feddig run {name}": "trains once",
         f"feddig compare {name}": "beside FedAvg, a frozen model and FedDig",
-        f"feddig advise {name} --help": "find samples_per_digest and epsilon by your own limits",
-        f"feddig digest make {name} --help": "make a silo's digest; feddig audit attacks it before it leaves",
+        f"feddig advise {name} --help": "finds samples_per_digest and epsilon by your own limits",
+        f"feddig digest make {name} --help": "makes a silo's digest; `feddig audit` attacks it before it leaves",
         "feddig federation init --help": "a real federation between machines; --experiment takes this file",
     }
     width = max(map(len, steps))
-    yield from (f"{command:<{width}}  {about}" for command, about in steps.items())
+    yield from (f"#   {command:<{width}}  {about}" for command, about in steps.items())

@@ -17,6 +17,7 @@ from feddig.core.local import Effort, Trainee, train_locally
 from feddig.core.samples import RawSamples, accuracy
 from feddig.data.load import OWN
 from feddig.digest.digest import Digest, check_digest
+from feddig.errors import shorten
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import describe_device
 from feddig.runs.build import Simulation, build_simulation
@@ -30,6 +31,8 @@ ENOUGH = 0.3
 """Seconds of steps from which their mean is taken."""
 NO_RATE = 1e-30
 """A learning rate that changes nothing, where zero stands for another."""
+LEFT_OUT = 0.1
+"""Share of a silo's images that may be in no digest."""
 SHOWN = 3
 """How many silos or classes a warning names."""
 
@@ -60,6 +63,7 @@ def forecast(experiment: Experiment, out: Path, *, device: str = "auto") -> dict
     return {
         "data": {
             "name": dataset.name,
+            "path": experiment.data.path,
             "train": len(dataset.train),
             "test": len(dataset.test),
             "shape": [channels, height, width],
@@ -90,8 +94,10 @@ def _make_digests(simulation: Simulation) -> dict[int, Digest]:
     """Make the digests of all silos that ever join; they go nowhere."""
     if not simulation.experiment.recipe.collects_digests:
         return {}
-    joined = simulation.absence.joined.any(axis=1)
-    digests = {silo.index: simulation.make_digest(silo) for silo in simulation.silos if joined[silo.index]}
+    gone = simulation.absence.never_there()
+    digests = {
+        silo.index: simulation.make_digest(silo) for silo in simulation.silos if silo.index not in gone
+    }
     for silo, digest in digests.items():
         check_digest(digest, f"digest of silo {silo}")
     return digests
@@ -155,7 +161,9 @@ def _estimate(
     step = _time(train) if steps.local else 0.0
     joint = _time(train_jointly) if steps.joint else 0.0
     tested = len(simulation.test) + sum(map(len, simulation.validation))
-    testing = _time(lambda times: [accuracy(simulation.network, some) for _ in range(times)]) / len(some) * tested
+    testing = (
+        _time(lambda times: [accuracy(simulation.network, some) for _ in range(times)]) / len(some) * tested
+    )
     rounds = experiment.training.rounds
     total = spent + steps.local * step + steps.joint * joint + rounds * testing
     return {"first": spent, "step": step, "round": (total - spent) / rounds, "all": total}
@@ -249,26 +257,20 @@ def _warn(simulation: Simulation, digests: Mapping[int, Digest]) -> list[str]:
 def _warn_of_digests(
     simulation: Simulation, digests: Mapping[int, Digest], names: Sequence[str]
 ) -> list[str]:
-    """Say which silos hold classes that their digests lack, where labels are exact."""
-    if simulation.experiment.privacy.adjacency != "same-label":
+    """Say which silos have many images that are in no digest, because too few others can be mixed with them."""
+    left_out = {
+        silo: int(str(digest.facts["left_out"])) / len(simulation.silos[silo].samples)
+        for silo, digest in digests.items()
+    }
+    many = [silo for silo, share in left_out.items() if share > LEFT_OUT]
+    if not many:
         return []
-    lacking = {}
-    for silo, digest in digests.items():
-        told = digest.labels.sum(0).cpu().numpy() > 0
-        lacks = np.flatnonzero((_class_counts(simulation, silo) > 0) & ~told)
-        if lacks.size:
-            lacking[silo] = lacks
-    if not lacking:
-        return []
-    first = next(iter(lacking))
-    classes = _list(simulation.dataset.class_names, lacking[first].tolist())
+    mixed = simulation.experiment.digest.samples_per_digest
+    most = f"up to {max(left_out.values()):.0%} of the silo's images"
     return [
-        f"digest.samples_per_digest: the digests of {_list(names, list(lacking))} lack classes of which the silo has "
-        f"fewer than {simulation.experiment.digest.samples_per_digest} images, so it is not remembered by them "
-        f"({names[first]}: {classes}); make it smaller"
+        f"digest.samples_per_digest: with {mixed}, {most} are in no digest of {_list(names, many)}; make it smaller"
     ]
 
 
 def _list(names: Sequence[str], chosen: Sequence[int]) -> str:
-    more = f" and {len(chosen) - SHOWN:,} more" if len(chosen) > SHOWN else ""
-    return ", ".join(names[each] for each in chosen[:SHOWN]) + more
+    return shorten([names[each] for each in chosen], SHOWN)
