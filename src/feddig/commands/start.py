@@ -86,7 +86,7 @@ def _describe(found: dict[str, Any]) -> Iterator[str]:
     silos = found["silos"]
     yield _line("silos", f"{len(silos)}, by data.partition = {found['partition']!r}")
     yield from _silo_table(silos)
-    scenario = f"{found['scenario']}, in {found['rounds']} rounds"
+    scenario = f"{found['scenario']}, training.rounds = {found['rounds']}"
     yield _line("absence", f"{scenario}: {'; '.join(found['events'][:SHOWN]) or 'every silo stays'}")
     if len(found["events"]) > SHOWN:
         yield _line("", f"and {len(found['events']) - SHOWN} more")

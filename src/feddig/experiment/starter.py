@@ -124,9 +124,10 @@ def find_data(data: str | None, data_dir: Path | None) -> Found:
         settings = DataSettings(name="fashion-mini")
     elif data in NAMES and data not in OWN and not path.exists():
         settings = DataSettings(name=data)
-    elif not path.exists():
-        public = nearest(data, NAMES) if not {"/", "\\", "."} & set(data) else "sets: " + ", ".join(PUBLISHED)
-        raise SettingError(f"--data: {path}: no such file or folder, and no public set; {public}")
+    elif not data or not path.exists():
+        raise SettingError(
+            f"--data: {data!r} is no file or folder here, and no public set; {nearest(data, PUBLISHED)}"
+        )
     elif path.is_file():
         settings = DataSettings(name="npz", path=data)
         if path.suffix != ".npz":
@@ -325,7 +326,7 @@ def _next(file: Path) -> Iterator[str]:
         f"feddig compare {name}": "beside FedAvg, a frozen model and FedDig",
         f"feddig advise {name} --help": "finds samples_per_digest and epsilon by your own limits",
         f"feddig digest make {name} --help": "makes a silo's digest; `feddig audit` attacks it before it leaves",
-        "feddig federation init --help": "a real federation between machines; --experiment takes this file",
+        "feddig federation init --help": f"a real federation: --experiment {name} --set absence.scenario=none ...",
     }
     width = max(map(len, steps))
     yield from (f"#   {command:<{width}}  {about}" for command, about in steps.items())

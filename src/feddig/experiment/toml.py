@@ -114,14 +114,19 @@ def _read_toml(path: Path) -> dict[str, Any]:
         )
     if path.is_dir():
         raise SettingError(
-            f"{path}: is a folder; give an experiment's TOML file (for images in it, `feddig init FILE.toml --data {path}` "
-            "writes one)"
+            f"{path}: is a folder; give an experiment's TOML file (for images in it, "
+            f"`feddig init FILE.toml --data {path}` writes one)"
         )
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise SettingError(f"{path}: no such experiment file; `feddig init {path}` writes one") from None
-    except (OSError, UnicodeDecodeError) as error:
+        new = path if path.suffix == ".toml" else f"{path}.toml"
+        raise SettingError(f"{path}: no such experiment file; `feddig init {new}` writes one") from None
+    except UnicodeDecodeError as error:
+        raise SettingError(
+            f"{path}: cannot be read as a text in UTF-8 (byte {error.start}); give an experiment's TOML file"
+        ) from None
+    except OSError as error:
         raise SettingError(f"{path}: cannot be read ({error})") from None
     except (ValueError, RecursionError) as error:  # also raised for numbers of thousands of digits
         raise SettingError(f"{path}: not valid TOML: {error}") from None

@@ -248,8 +248,8 @@ def _warn(simulation: Simulation, digests: Mapping[int, Digest]) -> list[str]:
         ).events()
         if len(events) < len(planned):
             warnings.append(
-                f"training.rounds: {absence.rounds} rounds have {len(events)} of the {len(planned)} events of "
-                f"{scenario}, which are spread over the run; use more"
+                f"training.rounds: of the {len(planned)} events that {scenario} has in {PAPER_ROUNDS} rounds, "
+                f"{absence.rounds} leaves {len(events)}; use more"
             )
     return warnings
 
