@@ -56,24 +56,11 @@ def check_command(
 ) -> None:
     """Say what `feddig run` would do: silos, who leaves when, cost, promise. Train nothing and write nothing."""
     options.show_log(log_level)
-    refuse_federation(file)
     experiment = options.chosen_experiment(file, overrides, data_dir)
     from feddig.runs.forecast import forecast
 
     found = forecast(experiment, Path("results"), device=device)
     print(json.dumps(found, indent=2) if as_json else "\n".join(_describe(found)))
-
-
-def refuse_federation(path: Path | None) -> None:
-    """Name the command that checks a federation, if this is a federation's folder or contract."""
-    from feddig.federation.folders import FederationFolder
-
-    contract = options.find_contract(path)
-    if path is None or contract is None:
-        return
-    if contract.exists() or FederationFolder(path).moderator.contract.exists():
-        folder = path if path.is_dir() else path.parent
-        raise FedDigError(f"{path}: is of a federation; check it with `feddig federation check {folder}`")
 
 
 def _describe(found: dict[str, Any]) -> Iterator[str]:

@@ -116,7 +116,7 @@ def _read_toml(path: Path) -> dict[str, Any]:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        new = path if path.suffix == ".toml" else f"{path}.toml"
+        new = path.with_suffix(".toml")
         raise SettingError(f"{path}: no such experiment file; `feddig init {new}` writes one") from None
     except UnicodeDecodeError as error:
         raise SettingError(

@@ -4,6 +4,7 @@ All parties are built and all digests made, as at the start of a run, so what wo
 is estimated from steps with a learning rate of zero.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,6 +15,7 @@ import numpy as np
 
 from feddig.core.absence import PAPER_ROUNDS, PRESETS, draw_absence
 from feddig.core.local import Effort, Trainee, train_locally
+from feddig.core.plus import expert_steps, train_expert
 from feddig.core.samples import RawSamples, accuracy
 from feddig.data.load import OWN
 from feddig.digest.digest import Digest, check_digest
@@ -25,9 +27,9 @@ from feddig.runs.loggers.base import check_logs
 from feddig.runs.outcome import update_bytes
 from feddig.runs.progress import describe_events
 from feddig.runs.results_folder import ResultsFolder
-from feddig.runs.run import space_needed
+from feddig.runs.run import own_threads, space_needed
 
-ENOUGH = 0.3
+ENOUGH = 0.2
 """Seconds of steps from which their mean is taken."""
 NO_RATE = 1e-30
 """A learning rate that changes nothing, where zero stands for another."""
@@ -44,8 +46,16 @@ class Steps:
     local: int
     """Of silos and recall models."""
     joint: int
+    expert: int
+    """Of the classifier of digests in FedDig+."""
+
+    @property
+    def all(self) -> int:
+        """The steps of everybody."""
+        return self.local + self.joint + self.expert
 
 
+@own_threads()
 def forecast(experiment: Experiment, out: Path, *, device: str = "auto") -> dict[str, Any]:
     """Return what would run into the folder `out`, under names for JSON."""
     started = time.perf_counter()
@@ -56,6 +66,7 @@ def forecast(experiment: Experiment, out: Path, *, device: str = "auto") -> dict
     digests = _make_digests(simulation)
     experiment, absence, dataset = simulation.experiment, simulation.absence, simulation.dataset
     update = update_bytes(experiment, simulation.moderator)
+    updates = int(absence.present[:, : _rounds_with_silos(simulation)].sum())
     sizes = [digests[silo].size if silo in digests else 0 for silo in range(absence.silos)]
     steps = count_steps(simulation, digests)
     seconds = _estimate(simulation, digests, steps, time.perf_counter() - started)
@@ -79,10 +90,10 @@ def forecast(experiment: Experiment, out: Path, *, device: str = "auto") -> dict
         "bytes": {
             "digest": sizes,
             "update": update,
-            "all": sum(sizes) + int(absence.present.sum()) * update,
+            "all": sum(sizes) + updates * update,
             "disk": disk,
         },
-        "steps": steps.local + steps.joint,
+        "steps": steps.all,
         "seconds": seconds,
         "device": describe_device(simulation.network.device),
         "promise": experiment.say_promise(),
@@ -103,6 +114,12 @@ def _make_digests(simulation: Simulation) -> dict[int, Digest]:
     return digests
 
 
+def _rounds_with_silos(simulation: Simulation) -> int:
+    """Return the number of rounds until nothing is trained any more."""
+    leave = simulation.absence.first_leave() if simulation.experiment.recipe.frozen else None
+    return simulation.absence.rounds if leave is None else leave
+
+
 def count_steps(simulation: Simulation, digests: Mapping[int, Digest]) -> Steps:
     """Count the training steps of the whole run."""
     experiment, absence, recipe = simulation.experiment, simulation.absence, simulation.experiment.recipe
@@ -111,8 +128,8 @@ def count_steps(simulation: Simulation, digests: Mapping[int, Digest]) -> Steps:
     def passes(samples: int, epochs: int) -> int:
         return -(-samples // training.batch) * epochs
 
-    local = joint = 0
-    for round in range(absence.rounds if not recipe.frozen else absence.first_leave() or absence.rounds):
+    local = joint = expert = known = 0
+    for round in range(_rounds_with_silos(simulation)):
         held = [silo for silo in digests if absence.joined[silo, round]]
         here = [0] if recipe.centralised else absence.here(round)
         if recipe.silos_train:
@@ -124,7 +141,10 @@ def count_steps(simulation: Simulation, digests: Mapping[int, Digest]) -> Steps:
             count = sum(len(digests[silo]) for silo in held)
             count = min(count, settings.digest_budget or count)
             joint += settings.joint_steps or passes(count, settings.joint_epochs)
-    return Steps(local, joint)
+        if recipe.expert and len(held) > known:  # it is trained again whenever a digest arrives
+            known = len(held)
+            expert += math.prod(expert_steps(sum(len(digests[silo]) for silo in held)))
+    return Steps(local, joint, expert)
 
 
 def _estimate(
@@ -158,27 +178,43 @@ def _estimate(
         moderator.hold(digests.values())
         moderator.joint_update(0)
 
+    def train_expert_for(times: int) -> None:
+        expert, noise_aware = simulation.moderator.expert, experiment.moderator.noise_aware
+        assert expert is not None
+        train_expert(
+            expert, list(digests.values()), noise_aware=noise_aware, seed=experiment.seed, passes=times
+        )
+
     step = _time(train) if steps.local else 0.0
     joint = _time(train_jointly) if steps.joint else 0.0
+    per_pass = expert_steps(sum(map(len, digests.values())))[0] if steps.expert else 1
+    advised = _time(train_expert_for) / per_pass if steps.expert else 0.0
     tested = len(simulation.test) + sum(map(len, simulation.validation))
-    testing = (
-        _time(lambda times: [accuracy(simulation.network, some) for _ in range(times)]) / len(some) * tested
-    )
+    once = _time(lambda times: [accuracy(simulation.network, some) for _ in range(times)])
     rounds = experiment.training.rounds
-    total = spent + steps.local * step + steps.joint * joint + rounds * testing
+    total = (
+        spent
+        + steps.local * step
+        + steps.joint * joint
+        + steps.expert * advised
+        + rounds * once * tested / len(some)
+    )
     return {"first": spent, "step": step, "round": (total - spent) / rounds, "all": total}
 
 
 def _time(work: Callable[[int], object]) -> float:
-    """Return the seconds that one piece of this work takes; the first one warms up."""
+    """Return the seconds that one more piece of this work takes; the first time warms up."""
     work(1)
-    pieces, passed = 1, 0.0
-    while passed < ENOUGH:
-        pieces = pieces if not passed else 2 * pieces
+
+    def seconds(pieces: int) -> float:
         started = time.perf_counter()
         work(pieces)
-        passed = time.perf_counter() - started
-    return passed / pieces
+        return time.perf_counter() - started
+
+    alone, more = seconds(1), 1
+    while (passed := seconds(1 + more) - alone) < ENOUGH:
+        more *= 2
+    return passed / more
 
 
 def _describe_silo(simulation: Simulation, silo: int, digest: Digest | None) -> dict[str, Any]:

@@ -39,7 +39,7 @@ Connect = Callable[[Simulation, ResultsFolder], Engine]
 
 
 @contextmanager
-def _own_threads() -> Iterator[None]:
+def own_threads() -> Iterator[None]:
     """Give the caller its number of torch's threads back, which a run sets for the whole process."""
     before = torch.get_num_threads()
     try:
@@ -48,7 +48,7 @@ def _own_threads() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@_own_threads()
+@own_threads()
 def run(
     experiment: Experiment | str | Path,
     out: str | Path,
@@ -79,7 +79,7 @@ def run(
     return _go_on(simulation, folder, progress or Silent(), until, connect or _in_process)
 
 
-@_own_threads()
+@own_threads()
 def resume(
     out: str | Path,
     *,
