@@ -28,7 +28,7 @@ seed = 0  # another seed: other silos, first weights and batches
 
 [data]
 name = {name}  # {format}
-path = {path}  # from the working folder
+path = {path}  # from the working folder, or from --data-dir if that is given
 image_size = {image_size}  # pixels square, {why_this_size}
 channels = {channels}  # {how_channels_are_read}
 partition = {partition}  # {who_holds_what}
