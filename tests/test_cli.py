@@ -487,9 +487,9 @@ def quick_check(monkeypatch: pytest.MonkeyPatch) -> None:
         (None, {"name": "fashion-mini", "silos": 4}),
         (
             "pictures",
-            {"name": "folder", "image_size": 16, "channels": 1, "silos": 2, "partition": "dirichlet"},
+            {"name": "folder", "image_size": 32, "channels": 1, "silos": 2, "partition": "dirichlet"},
         ),
-        ("hospitals", {"name": "folder", "image_size": 16, "silos": 0, "partition": "folders"}),
+        ("hospitals", {"name": "folder", "image_size": 32, "silos": 0, "partition": "folders"}),
         ("tiny.npz", {"name": "npz", "silos": 2}),
         ("idx", {"name": "idx", "silos": 2}),
     ],
@@ -628,7 +628,9 @@ def test_a_check_is_told_in_words(give: Give, tiny: Path) -> None:
     assert lines["absence"].startswith("sequential, training.rounds = 40: round 14: silo 0 leaves; ")
     assert lines["algorithm"].startswith("feddig-plus: Silos train, and fedavg aggregates their updates")
     assert re.fullmatch(r"a digest of \d+ kB to \d+ kB by each silo", lines["sent once"])
-    assert re.match(r"about [\d.e+-]+ (s|min): .* an estimate from a few steps", lines["time"])
+    assert re.match(
+        r"about [\d.e+-]+ (s|min): .* before the first round, then .* a round; an estimate", lines["time"]
+    )
     assert lines["promise"].startswith(
         "A record is promised nothing: paper-laplace bounds no record's epsilon."
     )

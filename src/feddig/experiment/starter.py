@@ -29,7 +29,7 @@ seed = 0  # another seed: other silos, first weights and batches
 [data]
 name = {name}  # {format}
 path = {path}  # from the working folder, or from --data-dir if that is given
-image_size = {image_size}  # pixels square, {why_this_size}
+image_size = {image_size}  # pixels square, as the encoder was trained on{or_larger}
 channels = {channels}  # {how_channels_are_read}
 partition = {partition}  # {who_holds_what}
 silos = {silos}  # how many are drawn
@@ -147,7 +147,7 @@ def find_data(data: str | None, data_dir: Path | None) -> Found:
         settings = DataSettings(
             name="folder",
             path=data,
-            image_size=_fitting_size(sizes),
+            image_size=SIDE,
             channels=1 if set(headers.grey) == {True} else 3,
             partition="folders" if by_silo else "dirichlet",
         )
@@ -157,12 +157,6 @@ def find_data(data: str | None, data_dir: Path | None) -> Found:
         least = max(1, min(64, len(dataset.train) // (4 * silos)))
         settings = replace(settings, silos=silos, skew=0.5, min_samples=least)
     return Found(settings, dataset, sizes, is_mixed)
-
-
-def _fitting_size(sizes: Sequence[tuple[int, int]]) -> int:
-    """Return the images' own size if it is one and small, else that of the images that the encoder was trained on."""
-    own = sizes[0][0] if sizes else SIDE
-    return own if list(sizes) == [(own, own)] and SIDE // 2 <= own <= SIDE else SIDE
 
 
 def _describe(found: Found, layout: Layout) -> list[str]:
@@ -191,17 +185,15 @@ def _describe(found: Found, layout: Layout) -> list[str]:
 
 def _data_values(found: Found) -> dict[str, object]:
     settings, natural = found.settings, found.dataset.natural is not None
-    side, is_folder = settings.image_size, settings.name == "folder"
-    size = "as the files have" if (side, side) in found.sizes else "as the encoder was trained on"
-    if is_folder and found.sizes[-1] > (SIDE, SIDE):
-        size += f"; {2 * SIDE} keeps more detail, at 4 times the work"
+    is_folder = settings.name == "folder"
+    larger = is_folder and found.sizes[-1] > (SIDE, SIDE)
     read = "all are read grey" if settings.channels == 1 else "all are read in colour"
     return {
         "name": settings.name,
         "format": Words(FORMATS.get(settings.name, "a public set, known by its name")),
         "path": settings.path,
-        "image_size": side if is_folder else None,
-        "why_this_size": Words(size),
+        "image_size": settings.image_size if is_folder else None,
+        "or_larger": Words(f"; {2 * SIDE} keeps more detail, at 4 times the work" if larger else ""),
         "channels": settings.channels if is_folder else None,
         "how_channels_are_read": Words(read + (", though some files are grey" if found.is_mixed else "")),
         "partition": settings.partition,
