@@ -34,7 +34,7 @@ channels = {channels}  # {how_channels_are_read}
 partition = {partition}  # {who_holds_what}
 silos = {silos}  # how many are drawn
 skew = {skew}  # how unevenly they hold the classes; smaller is more uneven
-min_samples = {min_samples}  # draw again until each silo has so many images
+min_samples = {min_samples}  # draw again until no silo has fewer images
 split = [0.8, 0.1, 0.1]  # a silo's images to train, to validate, to test
 
 [absence]
@@ -58,7 +58,7 @@ clip_norm = "l2"
 clip_bound = {clip_bound}  # public: agreed on before anybody looks at data
 adjacency = "same-label"  # classes are public; "replace-one" hides them too and needs label_epsilon
 unit = {unit}  # {who_is_promised}
-group_limit = {group_limit}  # at most so many images of a group go into a digest; the noise grows with it
+group_limit = {group_limit}  # the most images of a group that go into a digest; the noise grows with it
 random = "system"  # nobody can repeat the noise, so two runs differ; "seeded" repeats a run and promises nothing
 # budget_epsilon = 16.0  # the most that a record may be charged: `feddig digest make` refuses to release more
 # budget_delta = {budget_delta}
