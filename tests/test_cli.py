@@ -696,12 +696,16 @@ def test_a_federation_in_an_experiments_place_names_its_own_check(
 def test_a_run_prints_its_measures_and_its_folder(give: Give, tiny: Path) -> None:
     said = give("run", tiny, "--out", "mine")
     assert said.code == 0
-    *measures, privacy, folder = said.out.splitlines()
+    final, *measures, privacy, folder = said.out.splitlines()
     assert folder == "mine"
     assert re.fullmatch(r"privacy {12}record epsilon is infinite .*", privacy)
     names = [re.fullmatch(r"(.{18}) [ \d]{3}\.\d %", line).group(1).strip() for line in measures]
-    assert names == ["final", "best", "absence mean", "absence auc", "frozen own", "frozen own mean 10"]
-    assert Path("mine", "summary.json").exists()
+    assert names == ["best", "absence mean", "absence auc", "frozen own", "frozen own mean 10", "macro F1"]
+    summary = json.loads(Path("mine", "summary.json").read_text(encoding="utf-8"))
+    low, high = summary["intervals"]["accuracy"]
+    around = f"(95 % interval {low:.1f} to {high:.1f})"
+    assert final == f"{'final':<18} {summary['accuracy']['final']:5.1f} % {around}"
+    assert measures[-1] == f"{'macro F1':<18} {summary['macro_f1']:5.1f} %"
 
 
 def test_outside_a_terminal_each_round_is_a_plain_line(give: Give, tiny: Path) -> None:

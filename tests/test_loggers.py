@@ -17,6 +17,7 @@ from fake_log import FakeLog, use_fake_logs
 from feddig import resume, run
 from feddig.errors import FedDigError, SettingError
 from feddig.experiment.experiment import Experiment
+from feddig.report.run_files import Classes
 from feddig.runs.compare import grid, run_grid
 from feddig.runs.loggers import base
 from feddig.runs.loggers.base import LAST_NUMBER, numbers_of, open_logs, settings_of
@@ -24,6 +25,8 @@ from feddig.runs.progress import Silent
 
 ROUNDS = 4
 ROWS = [{"round": number} for number in range(ROUNDS)]
+NAMES = Classes(["0", "1", "2", "3"], None, (), "")
+"""Of the tiny data set; its silos have numbers only."""
 SUMMARY = {"accuracy": {"final": 50.0}}
 
 
@@ -60,6 +63,48 @@ def test_a_round_is_logged_by_name_without_unknown_numbers() -> None:
         "silos/present": 2.0,
     }
     assert list(numbers_of(row))[-1] == LAST_NUMBER
+
+
+def test_classes_and_silos_are_logged_by_their_names() -> None:
+    row = {
+        "round": 0,
+        "test_accuracy": 50.0,
+        "class_accuracy": [25.0, None, 75.0],
+        "macro_f1": 48.0,
+        "balanced_accuracy": 49.0,
+        "auc": 0.75,
+        "present": [0],
+        "recalled": [1],
+        "validation_accuracy": [40.0, 60.0],
+        "losses": {"silos": {"0": 0.5}, "recall": {"1": 0.25}, "joint": 0.75},
+    }
+    names = Classes(["T-shirt/top", "bag", "Ankle boot"], None, (), "", ["Basel", "Zürich"])
+    assert numbers_of(row, names) == {
+        "test_accuracy": 50.0,
+        "macro_f1": 48.0,
+        "balanced_accuracy": 49.0,
+        "auc": 0.75,
+        "class_accuracy/T-shirt_top": 25.0,
+        "class_accuracy/Ankle_boot": 75.0,
+        "validation_accuracy/Basel": 40.0,
+        "validation_accuracy/Zürich": 60.0,
+        "losses/Basel": 0.5,
+        "losses/recall_Zürich": 0.25,
+        "losses/joint": 0.75,
+        "silos/recalled": 1.0,
+        "silos/present": 1.0,
+    }
+    assert numbers_of(row)["class_accuracy/class_2"] == 75.0
+
+
+def test_names_that_a_log_would_confuse_get_their_number() -> None:
+    names = ["a b", "a/b", "A_B", "joint", "..", "x" * 300]
+    row = {"present": [], "recalled": [], "class_accuracy": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}
+    found = numbers_of(row, Classes(names, None, (), ""))
+    wanted = ["a_b", "a_b_1", "A_B_2", "joint_3", "_", "x" * 100]
+    assert [name for name in found if name.startswith("class")] == [
+        f"class_accuracy/{name}" for name in wanted
+    ]
 
 
 def test_settings_are_logged_as_in_toml() -> None:
@@ -198,9 +243,12 @@ def check_scalars(events: Any, rows: list[dict[str, Any]]) -> None:
     """Check that the event files hold each round once, with the numbers of metrics.jsonl."""
     wanted: dict[str, list[tuple[int, float]]] = {}
     for row in rows:
-        for name, value in numbers_of(row).items():
+        for name, value in numbers_of(row, NAMES).items():
             wanted.setdefault(name, []).append((row["round"], value))
-    assert {"test_accuracy", "validation_accuracy/silo_0", "losses/joint", "losses/recall_0"} <= wanted.keys()
+    assert {
+        "test_accuracy", "validation_accuracy/silo_0", "losses/joint", "losses/recall_0", "class_accuracy/3",
+        "macro_f1",
+    } <= wanted.keys()  # fmt: skip
     for name, values in wanted.items():
         found = [(event.step, event.value) for event in events.Scalars(name)]
         assert [step for step, _ in found] == [step for step, _ in values], name
@@ -291,9 +339,11 @@ def only_run(client: Any, name: str = "feddig") -> Any:
 
 
 def check_metrics(client: Any, run_id: str, rows: list[dict[str, Any]]) -> None:
-    for name in ("test_accuracy", "validation_accuracy/silo_1", "losses/joint", "seconds", LAST_NUMBER):
+    for name in (
+        "test_accuracy", "validation_accuracy/silo_1", "losses/joint", "seconds", "class_accuracy/3", LAST_NUMBER,
+    ):  # fmt: skip
         found = [(each.step, each.value) for each in client.get_metric_history(run_id, name)]
-        wanted = [(row["round"], numbers_of(row)[name]) for row in rows]
+        wanted = [(row["round"], numbers_of(row, NAMES)[name]) for row in rows]
         assert sorted(found) == wanted, name
 
 

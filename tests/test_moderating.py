@@ -35,7 +35,8 @@ from feddig.federation.wire import (
 )
 from feddig.privacy.ledger import Ledger
 from feddig.privacy.ledger_file import MADE, RELEASE, RESEND
-from feddig.report.read_run import read_rounds
+from feddig.report.read_run import read_rounds, read_runs
+from feddig.report.run_files import read_class_names
 from federations import (
     SILENT,
     LocalGrid,
@@ -101,6 +102,11 @@ def test_a_federation_gives_what_one_process_gives(
     for file in ("model.safetensors", "guidance.safetensors"):
         assert largest_difference(folder.moderator.run / file, there / file) <= 1e-5
     assert summary["accuracy"] == expected["accuracy"]
+    for key in ("class_accuracy", "macro_f1", "balanced_accuracy", "auc", "intervals"):
+        assert summary[key] == expected[key], key
+    assert [row["class_accuracy"] for row in rows(folder.moderator.run)] == [
+        row["class_accuracy"] for row in rows(there)
+    ]
     assert summary["digests"] == expected["digests"]
     table = (there / "availability.csv").read_text(encoding="utf-8")
     assert (folder.moderator.run / "availability.csv").read_text(encoding="utf-8") == table
@@ -849,6 +855,9 @@ def test_without_a_test_set_accuracy_is_the_present_silos_validation_and_says_so
     assert found[3]["accuracy"] == pytest.approx(expected)
     assert summary["accuracy_of"] == status(folder)["accuracy_of"] == "validation"
     assert summary["accuracy"]["final"] == found[3]["accuracy"]
+    assert not any("class_accuracy" in row for row in found)
+    assert summary["class_accuracy"] == {"final": None, "frozen_own": None}
+    assert summary["intervals"] == {"accuracy": None, "class_accuracy": None}
     assert read_rounds(folder.moderator.run).accuracies == [row["accuracy"] for row in found]
     assert (folder.moderator.run / "curves.png").exists()
 
@@ -909,6 +918,23 @@ def test_a_strength_that_follows_from_the_silos_sizes_must_be_agreed_on(make: Ma
     write_everywhere(folder, replace(contract, experiment=replace(contract.experiment, algorithm=algorithm)))
     with pytest.raises(FedDigError, match=r"algorithm.feddyn.alpha: must be in the contract"):
         moderate(folder, LocalGrid(folder, 3))
+
+
+@pytest.mark.parametrize("test_set", [True, False])
+def test_the_results_name_classes_and_silos_and_count_test_images(test_set: bool, make: Make) -> None:
+    folder = make(test_set=test_set, training={"rounds": 1})
+    moderate(folder, LocalGrid(folder, 3))
+    contract = read_contract(folder.moderator.contract)
+    found = read_class_names(folder.moderator.run)
+    assert (found.names, found.silo_names) == (
+        list(contract.classes),
+        [member.name for member in contract.members],
+    )
+    assert found.tests == [15 * test_set] * 4
+    (run,) = read_runs([folder.moderator.run])
+    assert run.classes.names == found.names
+    assert run.classes.counts is not None, "counted by the labels of digests"
+    assert len(run.classes.counts) == 3
 
 
 def test_a_plain_algorithm_needs_no_digests(make: Make) -> None:

@@ -17,6 +17,7 @@ from feddig.experiment.toml import experiment_from_table
 from feddig.files import write_tensors
 from feddig.report.grouping import group_runs, write_headline
 from feddig.report.html_parts import json_block
+from feddig.report.measures import wilson_interval
 from feddig.report.page import build_page, write_report
 from feddig.report.page_data import split_into_periods
 from feddig.report.pictures import read_class_pictures
@@ -255,6 +256,117 @@ def write_digest(run: Path, silo: int, features: np.ndarray, labels: np.ndarray)
     )
 
 
+# --- accuracy of each class
+
+
+def class_section_of(*folders: Path) -> str:
+    """Return the section about the classes of the first run, as text."""
+    return Reader(
+        page_of(*folders).split('<section data-key="Accuracy of each class">')[1].split("</section>")[0]
+    ).text
+
+
+def write_classes(folder: Path, present: list[str], **more: Any) -> Path:
+    """Write a run of five rounds: shoe falls from 80 to 20, bag rises from 60 to 70, hat has no test images."""
+    curve = [
+        [50.0, 40.0, None],
+        [80.0, 60.0, None],
+        [50.0, 65.0, None],
+        [30.0, 70.0, None],
+        [20.0, 70.0, None],
+    ]
+    return write_folder(
+        folder, [50.0, 70.0, 57.5, 50.0, 45.0], present, class_names=["shoe", "bag", "hat"], class_accuracy=curve,
+        **{"class_counts": [[75, 10, 0], [25, 30, 4]], "class_tests": [50, 50, 0], **more},
+    )  # fmt: skip
+
+
+def test_the_section_of_classes_says_who_held_a_class_and_whether_it_survived(tmp_path: Path) -> None:
+    text = class_section_of(write_classes(tmp_path / "run", ["11000", "11111"]))
+    low, high = wilson_interval(45.0, 100)
+    assert f"At the end: accuracy 45.0 % (95 % interval {low:.1f} to {high:.1f})" in text.replace(
+        "\u00a0", " "
+    )
+    assert "balanced accuracy 43.0 % , macro F1 41.0 % ." in text
+    assert (
+        "1 of 2 classes is below its accuracy before the first leave: “shoe” (−60.0 points; silo 0 held 75 % of it "
+        "and left at round 2)." in text
+    )
+    assert "class held most its share left at before 1st leave at the end 95 % interval change" in text
+    ends = ["{:.1f}–{:.1f}".format(*wilson_interval(value, 50)) for value in (20.0, 70.0)]
+    assert f"shoe silo 0 75 % 2 80.0 20.0 {ends[0]} −60.0" in text
+    assert f"bag silo 1 75 % stayed 60.0 70.0 {ends[1]} +10.0" in text
+    assert "hat silo 1 100 % stayed" in text, "a class without test images has no accuracy"
+
+
+def test_the_section_of_classes_shows_what_is_known(tmp_path: Path) -> None:
+    text = class_section_of(write_classes(tmp_path / "nobody", ["11111", "11111"], class_tests=()))
+    assert "class held most its share at the end shoe silo 0 75 % 20.0" in text
+    assert "before the first leave" not in text
+    text = class_section_of(write_classes(tmp_path / "back", ["11001", "11111"]))
+    assert "shoe silo 0 75 % 2, back at 4 80.0 20.0" in text
+    text = class_section_of(write_classes(tmp_path / "often", ["10101", "11111"]))
+    assert "shoe silo 0 75 % 1, back at 2 and 1 more time 50.0 20.0" in text
+    text = class_section_of(write_classes(tmp_path / "digest", ["00000", "11111"]))
+    assert "shoe silo 0 75 % 20.0" in text, "a silo that never trained has not left"
+    text = class_section_of(write_classes(tmp_path / "late", ["11110", "00000"]))
+    assert "bag silo 1 75 % has not trained 70.0 70.0" in text
+    run = write_classes(tmp_path / "federation", ["11000", "11111"])
+    (run / "classes.json").unlink()
+    text = class_section_of(run)
+    assert "class before 1st leave at the end change class 0 80.0 20.0 −60.0" in text
+
+
+def test_a_leave_that_is_still_to_come_is_not_told(tmp_path: Path) -> None:
+    """Of an unfinished run, availability.csv has the whole plan."""
+    run = write_classes(tmp_path / "run", ["11000", "11111"], finished=False)
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:2]), encoding="utf-8")
+    text = class_section_of(run)
+    assert text.startswith("Accuracy of each class So far: accuracy")
+    assert "left at" not in text
+    (run / "metrics.jsonl").write_text("".join(lines[:3]), encoding="utf-8")
+    assert "shoe silo 0 75 % 2 80.0 50.0" in class_section_of(run)
+
+
+def test_runs_without_accuracies_of_classes_have_no_such_section(tmp_path: Path) -> None:
+    page = page_of(write_folder(tmp_path / "run", [1, 2, 3, 4], LEAVING))
+    assert "Accuracy of each class" not in page
+    assert page_data(page)["runs"][0]["classes"] is None
+
+
+def test_a_few_classes_are_lines_and_more_are_a_heat_map_in_whole_percent(tmp_path: Path) -> None:
+    few = page_data(page_of(write_classes(tmp_path / "few", ["11000", "11111"])))["runs"][0]["classes"]
+    assert few == {
+        "lines": True,
+        "names": ["shoe", "bag", "hat"],
+        "holders": ["silo 0 held 75 %", "silo 1 held 75 %", "silo 1 held 100 %"],
+        "left": [2, None, None],
+        "rounds": 5,
+        "step": 1,
+        "values": [[50.0, 80.0, 50.0, 30.0, 20.0], [40.0, 60.0, 65.0, 70.0, 70.0], [None] * 5],
+    }
+    curve = [[10.4 + number + round for number in range(5)] for round in range(3)]
+    run = write_folder(tmp_path / "many", [1, 2, 3], ["110"], class_names=list("abcde"), class_accuracy=curve)
+    many = page_data(page_of(run))["runs"][0]["classes"]
+    assert (many["lines"], many["step"]) == (False, 1)
+    assert many["values"] == [[10 + number, 11 + number, 12 + number] for number in range(5)]
+    assert many["left"] == [None, 2, 2, 2, 2], "nobody holds an image of the first class"
+
+
+def test_with_many_values_a_heat_map_shows_only_some_rounds_and_always_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("feddig.report.class_section.MAX_VALUES", 30)
+    curve = [[float(round)] * 5 for round in range(11)]
+    run = write_folder(
+        tmp_path / "run", [1.0] * 11, ["1" * 11], class_names=list("abcde"), class_accuracy=curve
+    )
+    found = page_data(page_of(run))["runs"][0]["classes"]
+    assert (found["step"], found["rounds"]) == (2, 11)
+    assert found["values"][0] == [1, 3, 5, 7, 9, 10]
+
+
 # --- classes and guidance
 
 
@@ -343,6 +455,8 @@ def test_no_name_becomes_markup(tmp_path: Path) -> None:
         algorithm=HOSTILE,
         silo_names=[HOSTILE, "b"],
         class_names=[HOSTILE, "x"],
+        class_accuracy=[[50.0, 60.0], [50.0, 60.0], [40.0, 60.0], [30.0, 60.0]],
+        class_counts=[[5, 0], [1, 9]],
     )
     page = page_of(run)
     read = Reader(page)
@@ -452,7 +566,8 @@ def test_a_page_of_300_rounds_and_64_silos_stays_below_3_mb(tmp_path: Path) -> N
             rows = ["1" + "".join(map(str, row)) for row in stream.integers(0, 2, (64, 299))]
             curve, run = (100 * stream.random(300)).tolist(), tmp_path / algorithm / str(seed)
             write_folder(
-                run, curve, rows, algorithm=algorithm, seed=seed, class_names=classes,
+                run, curve, rows, algorithm=algorithm, seed=seed, class_names=classes, class_tests=[100] * 62,
+                class_accuracy=(100 * stream.random((300, 62))).round(3).tolist(),
                 settings='[model]\nguidance = "deconvolution"\n',
             )  # fmt: skip
             if algorithm == "feddig":

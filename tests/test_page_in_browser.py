@@ -4,6 +4,7 @@ import csv
 import io
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -271,7 +272,8 @@ def test_any_size_and_any_name_makes_a_page_without_errors(
     run = write_folder(
         tmp_path / "run", [40.0 + round for round in range(rounds)],
         ["1" * rounds] * (silos - 1) + ["1" + "0" * (rounds - 1)],
-        algorithm=HOSTILE, silo_names=[f"{HOSTILE}{silo}" for silo in range(silos)], class_names=[HOSTILE, "b"],
+        algorithm=HOSTILE, silo_names=[f"{HOSTILE}{silo}" for silo in range(silos)], class_names=[HOSTILE, *"bcdef"],
+        class_accuracy=[[round, 10, 20, 30, None, 100] for round in range(rounds)],
     )  # fmt: skip
     place, _ = write_report([run])
     browser.open(place)
@@ -289,6 +291,134 @@ def test_any_size_and_any_name_makes_a_page_without_errors(
     browser.open(place, width=360, height=700)
     assert browser.evaluate("document.documentElement.scrollWidth") == 360
     assert browser.errors == []
+
+
+CLASSES = 'figure[data-chart="classes"]'
+FIGURES = f"{CLASSES} .row-figure"
+"""The numbers at the right of a heat map's rows."""
+
+
+def write_many_classes(folder: Path, classes: int) -> Path:
+    """Write a run of 20 rounds; silo 0 holds the even classes, leaves at 12, and they fall from 90 to 10 %."""
+    curve = [
+        [(10 if round >= 12 else 90) if number % 2 == 0 else 50 + round for number in range(classes)]
+        for round in range(20)
+    ]
+    counts = [
+        [8 if number % 2 == 0 else 2 for number in range(classes)],
+        [2 if number % 2 == 0 else 8 for number in range(classes)],
+    ]
+    names = [f"class {number} with a long name" for number in range(classes)]
+    return write_folder(
+        folder, [50.0] * 20, ["1" * 12 + "0" * 8, "1" * 20], class_names=names, silo_names=["Basel", "Chur"],
+        class_accuracy=curve, class_counts=counts, class_tests=[100] * classes,
+    )  # fmt: skip
+
+
+def texts(browser: Browser, elements: str) -> list[str]:
+    return list(
+        browser.evaluate(f"[...document.querySelectorAll('{elements}')].map((each) => each.textContent)")
+    )
+
+
+def attributes(browser: Browser, elements: str, script: str) -> list[Any]:
+    """Evaluate a script for each of these elements, which it calls `it`."""
+    return list(browser.evaluate(f"[...document.querySelectorAll('{elements}')].map((it) => {script})"))
+
+
+@pytest.mark.parametrize(
+    ("classes", "width", "theme"),
+    [
+        (10, 1100, "light"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in ((62, 1100, "dark"), (62, 360, "light"), (2, 360, "dark"), (10, 360, "light"))
+        ),
+    ],
+)
+def test_classes_are_drawn_with_the_leave_of_the_silo_that_held_them(
+    classes: int, width: int, theme: str, browser: Browser, tmp_path: Path
+) -> None:
+    browser.open(write_report([write_many_classes(tmp_path / "run", classes)])[0], width=width, theme=theme)
+    assert browser.errors == []
+    assert browser.evaluate("document.documentElement.scrollWidth") == width
+    edge = attributes(browser, f"{CLASSES} svg .event", "it.x1.baseVal.value")[0]
+    if classes <= 4:
+        held = [value for _, value in read_curves(browser, CLASSES)["class 0 with a long name"]]
+        assert held == pytest.approx([90] * 12 + [10] * 8, abs=0.01)
+        marks = attributes(browser, f"{CLASSES} .curve-mark", "it.cx.baseVal.value")
+        assert marks == pytest.approx([edge], abs=0.1)
+        return
+    marks = attributes(browser, f"{CLASSES} svg .holder-leaves", "[it.dataset.class, it.x.baseVal.value + 2]")
+    assert [number for number, _ in marks] == [str(number) for number in range(0, classes, 2)]
+    assert [x for _, x in marks] == pytest.approx([edge] * len(marks), abs=0.1)
+    cells = attributes(browser, f"{CLASSES} .heat-cells", "[it.dataset.level, getComputedStyle(it).fill]")
+    colours = dict(cells)
+    assert {"90", "10"} <= colours.keys()
+    assert len(set(colours.values())) == len(colours), "each level has its own colour"
+    assert texts(browser, FIGURES) == ["10", "69"] * (classes // 2)
+    browser.evaluate(f"document.querySelector('{CLASSES} .plot').focus()")
+    browser.press("Home")
+    assert texts(browser, FIGURES) == ["90", "50"] * (classes // 2)
+    assert "figures: round 0" in browser.text(f"{CLASSES} .key")
+    assert browser.errors == []
+
+
+@pytest.mark.slow
+def test_the_pointer_tells_a_class_its_accuracy_and_who_held_it(browser: Browser, tmp_path: Path) -> None:
+    browser.open(write_report([write_many_classes(tmp_path / "run", 10)])[0])
+    x, y = browser.evaluate(
+        f"""(() => {{ const row = document.querySelectorAll('{CLASSES} .heat-row')[2];
+        row.scrollIntoView({{block: "center"}}); const box = row.getBoundingClientRect();
+        return [box.x + box.width * 15 / 19, box.y + box.height / 2]; }})()"""
+    )
+    browser.move(x, y)
+    text = browser.text(f"{CLASSES} .tip")
+    assert text == "round 15class 2 with a long name: 10 %Basel held 80 %, left at 121 here; 1 away, recalled"
+    browser.move(x, y + 20)
+    assert "class 3 with a long name: 65 %Chur held 80 %1 here" in browser.text(f"{CLASSES} .tip")
+    browser.move(1, 1)
+    assert browser.evaluate(f"document.querySelector('{CLASSES} .tip').hidden") is True
+    assert texts(browser, FIGURES) == ["10", "69"] * 5
+
+
+@pytest.mark.slow
+def test_classes_are_printed_as_wide_as_the_paper(browser: Browser, tmp_path: Path) -> None:
+    browser.open(write_report([write_many_classes(tmp_path / "run", 62)])[0], theme="dark")
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    browser.resize(695, 980)
+    browser.evaluate("dispatchEvent(new Event('beforeprint'))")
+    browser.settle()
+    section = '[data-key="Accuracy of each class"]'
+    assert attributes(browser, section, "it.scrollWidth <= 695") == [True]
+    assert 600 < browser.evaluate(f"document.querySelector('{CLASSES} svg').viewBox.baseVal.width") < 720
+    high = browser.evaluate(f"document.querySelector('{CLASSES}').getBoundingClientRect().height")
+    assert high < 980, "a figure is not broken over sheets"
+    assert attributes(browser, "[data-table=classes] table", "it.scrollWidth <= it.clientWidth + 1") == [True]
+    browser.evaluate("dispatchEvent(new Event('afterprint'))")
+    browser.call("Emulation.setEmulatedMedia", media="")
+    assert browser.errors == []
+
+
+@pytest.mark.slow
+def test_classes_are_sorted_by_how_far_they_fell(browser: Browser, tmp_path: Path) -> None:
+    browser.open(write_report([write_many_classes(tmp_path / "run", 10)])[0])
+    change = "[data-table=classes] th:last-child button"
+    browser.click(change)
+    browser.click(change)
+    rows = attributes(
+        browser, "[data-table=classes] tbody tr", "[...it.cells].map((cell) => cell.textContent)"
+    )
+    assert [row[0].split()[1] for row in rows[:5]] == list("02468")
+    assert [rows[0][place] for place in (1, 2, 3, 4, 5, 7)] == [
+        "Basel",
+        "80 %",
+        "12",
+        "90.0",
+        "10.0",
+        "−80.0",
+    ]
+    assert rows[-1][3] == "stayed"
 
 
 @pytest.mark.slow

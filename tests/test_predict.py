@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from torch import nn
 
 from conftest import make_tiny_experiment
 from feddig import Experiment, Networks, run
-from feddig.core.samples import classify
+from feddig.core.samples import AT_ONCE, classify
+from feddig.data.dataset import Images
 from feddig.data.public_sets import FASHION_CLASSES
 from feddig.errors import FedDigError
 from feddig.files import read_tensors, write_tensors
@@ -24,9 +26,10 @@ from feddig.models.encoder import EvenEncoder, save_encoder
 from feddig.models.flat import FlatNetwork
 from feddig.models.mobilenet import MobileNetV2
 from feddig.models.train_encoder import make_encoder
-from feddig.report.measures import class_measures
+from feddig.report.measures import class_measures, wilson_interval
 from feddig.runs.build import Moderated, build_party, build_simulation
 from feddig.runs.model_file import TrainedModel, evaluate, load_model, pack_model, predict
+from feddig.runs.outcome import describe_test
 from folders import error_line, rows, run_feddig, start_feddig
 
 CLASSES = ("fig", "kiwi", "pear", "sloe")
@@ -139,6 +142,62 @@ def test_two_classes_have_an_area_under_the_curve(tmp_path: Path) -> None:
     assert found["accuracy_interval"] == pytest.approx([6.7586, 93.2414], abs=1e-4)
     np.savez(tmp_path / "one.npz", x=np.ones((1, 8, 8), np.float32), y=[1])
     assert evaluate(brightness_model(), str(tmp_path / "one.npz"))["auc"] is None, "there is no other class"
+
+
+def figures_of(means: list[float], labels: list[int]) -> dict[str, Any]:
+    """Return what a row of metrics.jsonl says of images with these means."""
+    pixels = np.ones((len(means), 1, 8, 8), np.float32) * np.array(means, np.float32)[:, None, None, None]
+    model = brightness_model()
+    return describe_test(model.network, model.samples(Images(pixels, np.array(labels))), 2)
+
+
+def test_a_round_of_two_classes_has_an_area_in_which_ties_count_half() -> None:
+    found = figures_of([0.1, 0.4, 0.6, 0.9], [0, 1, 0, 1])
+    assert found == {
+        "test_accuracy": 50.0,
+        "class_accuracy": [50.0, 50.0],
+        "macro_f1": 50.0,
+        "balanced_accuracy": 50.0,
+        "auc": 0.75,
+    }
+    assert figures_of([0.7, 0.7], [0, 1])["auc"] == 0.5
+    # 0.7 against 0.7 is a tie, against 0.2 a win
+    assert figures_of([0.2, 0.7, 0.7], [0, 0, 1])["auc"] == 0.75
+
+
+def test_a_class_without_test_images_has_no_accuracy() -> None:
+    found = figures_of([0.9, 0.8, 0.1], [1, 1, 1])
+    assert found["class_accuracy"] == [None, pytest.approx(66.667)]
+    assert (found["auc"], found["balanced_accuracy"]) == (None, pytest.approx(100 * 2 / 3))
+
+
+def test_a_model_that_has_diverged_has_no_area() -> None:
+    found = figures_of([float("nan"), 0.1], [0, 1])
+    assert found["auc"] is None
+    assert found["test_accuracy"] is not None
+
+
+def test_a_round_is_measured_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, seen = brightness_model(), []
+    model.network.module.register_forward_hook(lambda module, inputs, outputs: seen.append(len(outputs)))
+    pixels = np.zeros((AT_ONCE + 5, 1, 8, 8), np.float32)
+    describe_test(model.network, model.samples(Images(pixels, np.arange(len(pixels)) % 2)), 2)
+    assert seen == [AT_ONCE, 5]
+
+
+def test_the_figures_of_the_last_round_are_those_of_evaluate(trained: Trained) -> None:
+    found = evaluate(load_model(trained.model, device="cpu"), str(trained.photos))
+    last = rows(trained.results)[-1]
+    assert last["class_accuracy"] == [round(each["recall"], 3) for each in found["classes"]]
+    for key in ("macro_f1", "balanced_accuracy"):
+        assert last[key] == found[key], key
+    assert "auc" not in last, "there are four classes"
+    summary = json.loads((trained.results / "summary.json").read_text(encoding="utf-8"))
+    assert summary["class_accuracy"]["final"] == last["class_accuracy"]
+    assert summary["intervals"]["accuracy"] == pytest.approx(wilson_interval(trained.accuracy, 48), abs=5e-4)
+    assert summary["intervals"]["class_accuracy"] == [
+        pytest.approx(wilson_interval(each["recall"], 12), abs=5e-4) for each in found["classes"]
+    ]
 
 
 # --- the file alone

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib.figure import Figure
 from PIL import Image
 from rich.console import Console
 
@@ -16,7 +17,7 @@ import feddig.report
 from feddig.errors import FileFormatError
 from feddig.report.measures import MEASURES
 from feddig.report.page import tabulate, to_csv, to_markdown, to_rich, write_comparison
-from feddig.report.pictures import draw_curves, draw_run
+from feddig.report.pictures import draw_curves, draw_run, to_bytes
 from feddig.report.read_run import Run, read_rounds
 from report_folders import write_grid
 
@@ -160,6 +161,29 @@ def test_silos_that_have_not_joined_are_not_drawn_as_away(tmp_path: Path) -> Non
     picture = draw_curves([run], "late")
     assert colours(picture) & {HERE, AWAY, NOT_YET} == {HERE, NOT_YET}
     assert draw_curves([run], "late") == picture, "the same run gives the same bytes"
+
+
+def test_silos_are_named_in_the_picture_where_they_have_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names in other scripts and of any length are no reason to warn, and none is read as a formula."""
+    drawn: list[list[str]] = []
+
+    def keep(figure: Figure, *words: Any, **more: Any) -> bytes:
+        drawn.append([label.get_text() for label in figure.axes[1].get_yticklabels()])
+        return to_bytes(figure, *words, **more)
+
+    monkeypatch.setattr("feddig.report.pictures.to_bytes", keep)
+    run = write_run(tmp_path / "run", [10, 20], ["11", "10", "11"])
+    draw_run(run)
+    facts = {
+        "format_version": 1,
+        "names": ["a"],
+        "silos": ["Basel", "$x$ 東京", "Geneva University Hospital"],
+    }
+    (run / "classes.json").write_text(json.dumps(facts), encoding="utf-8")
+    draw_run(run)
+    assert drawn == [["0", "1", "2"], ["Basel", "$x$ 東京", "Geneva Universi…"]]
 
 
 @pytest.mark.parametrize("curve", [[50.0], [0.0, 0.0], [float(r % 90) for r in range(300)]])

@@ -36,7 +36,7 @@ from feddig.digest.digest import Digest
 from feddig.digest.digest_file import read_digest
 from feddig.experiment.toml import experiment_from_table, keys
 from feddig.files import write_tensors
-from feddig.report.measures import MEASURES
+from feddig.report.measures import MEASURES, wilson_interval
 from feddig.runs.build import build_simulation
 from feddig.runs.forecast import count_steps
 from feddig.runs.results_folder import ResultsFolder
@@ -359,6 +359,9 @@ def test_a_row_of_metrics_has_the_fields_of_the_contract(feddig_run: Path) -> No
             "format_version",
             "round",
             "test_accuracy",
+            "class_accuracy",
+            "macro_f1",
+            "balanced_accuracy",
             "present",
             "recalled",
             "validation_accuracy",
@@ -372,6 +375,10 @@ def test_a_row_of_metrics_has_the_fields_of_the_contract(feddig_run: Path) -> No
         ]
         assert row["round"] == number
         assert 0 <= row["test_accuracy"] <= 100
+        # the tiny data set has as many test images of each of its four classes
+        assert fmean(row["class_accuracy"]) == pytest.approx(row["test_accuracy"], abs=1e-3)
+        assert row["balanced_accuracy"] == pytest.approx(row["test_accuracy"])
+        assert len(row["class_accuracy"]) == 4
         assert len(row["validation_accuracy"]) == 3
         assert set(row["losses"]) == {"silos", "recall", "joint"}
         assert [int(silo) for silo in row["losses"]["silos"]] == row["present"]
@@ -397,7 +404,7 @@ def test_the_summary_has_the_keys_of_the_contract_and_no_others(feddig_run: Path
     }
     besides = {
         "format_version", "rounds", "data", "silo_test_accuracy", "digests", "privacy", "promise", "partition_redraws",
-        "precision",
+        "precision", "macro_f1", "balanced_accuracy", "auc", "class_accuracy", "intervals",
     }  # fmt: skip
     assert set(summary) == contract | besides
     assert list(summary["accuracy"]) == [
@@ -435,6 +442,21 @@ def test_the_summary_follows_from_the_files_next_to_it(feddig_run: Path) -> None
         "frozen_own": curve[2],
         "frozen_own_mean_10": curve[2],
     }
+    last, before = rows(feddig_run)[7], rows(feddig_run)[2]
+    assert summary["class_accuracy"] == {
+        "final": last["class_accuracy"],
+        "frozen_own": before["class_accuracy"],
+    }
+    assert [summary[name] for name in ("macro_f1", "balanced_accuracy")] == [
+        last[name] for name in ("macro_f1", "balanced_accuracy")
+    ]
+    assert summary["auc"] is None
+    assert summary["intervals"] == {
+        "accuracy": pytest.approx(wilson_interval(curve[7], 60), abs=5e-4),
+        "class_accuracy": [
+            pytest.approx(wilson_interval(each, 15), abs=5e-4) for each in last["class_accuracy"]
+        ],
+    }
     parameters = sum(array.size for array in network_tensors(feddig_run / "model.safetensors").values())
     digests = [read_digest(feddig_run / "digests" / f"silo-{silo}.safetensors") for silo in range(3)]
     # an update is a float32 for each parameter; a digest 4x4x4 features and 4 labels
@@ -444,6 +466,26 @@ def test_the_summary_follows_from_the_files_next_to_it(feddig_run: Path) -> None
     assert summary["seconds_per_round"] == pytest.approx(fmean(seconds))
     assert summary["device"].endswith(" CPU, 1 thread")
     assert summary["versions"]["torch"] == torch.__version__
+
+
+def test_a_run_of_an_older_release_is_resumed_although_its_rows_lack_classes(
+    tiny_dataset: Dataset, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    run(make_tiny_experiment(), folder, dataset=tiny_dataset, until=5)
+    older = [
+        {
+            key: value
+            for key, value in row.items()
+            if key not in ("class_accuracy", "macro_f1", "balanced_accuracy")
+        }
+        for row in rows(folder)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in older), encoding="utf-8")
+    summary = resume(folder, dataset=tiny_dataset)
+    assert summary["class_accuracy"]["frozen_own"] is None
+    assert len(summary["class_accuracy"]["final"]) == 4
+    assert "Accuracy of each class" in (folder / "report.html").read_text(encoding="utf-8")
 
 
 def test_long_runs_have_the_measures_of_late_rounds(tiny_dataset: Dataset, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from feddig import Absence, draw_absence
-from feddig.report.measures import MEASURES, accuracy_measures
+from feddig.report.measures import MEASURES, accuracy_measures, class_summary, wilson_interval
 
 
 def table(*rows: str) -> Absence:
@@ -107,3 +107,55 @@ def test_away_rounds_before_joining_do_not_count() -> None:
 def test_frozen_is_before_the_first_leave_even_if_the_silo_returns() -> None:
     measures = accuracy_measures([10.0, 20.0, 30.0, 40.0, 50.0], table("10110", "11111"))
     assert measures["frozen_own"] == 10.0
+
+
+@pytest.mark.parametrize(("right", "images"), [(8, 10), (1, 3), (931, 1000), (50, 100)])
+def test_the_ends_of_an_interval_are_1_96_deviations_away(right: int, images: int) -> None:
+    """By its definition: if an end were the true share, the measured one would be this far from it."""
+    for end in wilson_interval(100 * right / images, images):
+        true = end / 100
+        deviation = (true * (1 - true) / images) ** 0.5
+        assert abs(right / images - true) / deviation == pytest.approx(1.959964, abs=1e-5)
+
+
+def test_an_interval_stays_within_0_and_100() -> None:
+    low, high = wilson_interval(100.0, 10)
+    assert (low, high) == (pytest.approx(100 * 10 / (10 + 1.959964**2)), 100.0)
+    low, high = wilson_interval(0.0, 10)
+    assert (low, high) == (0.0, pytest.approx(100 * 1.959964**2 / (10 + 1.959964**2)))
+
+
+def test_the_summary_of_classes_is_that_of_the_last_round_and_of_the_one_before_the_first_leave() -> None:
+    rows = [
+        {
+            "test_accuracy": 50.0,
+            "class_accuracy": [100.0, 0.0, None],
+            "macro_f1": 33.0,
+            "balanced_accuracy": 50.0,
+        },
+        {
+            "test_accuracy": 75.0,
+            "class_accuracy": [50.0, 100.0, None],
+            "macro_f1": 73.0,
+            "balanced_accuracy": 75.0,
+        },
+    ]
+    found = class_summary(rows, [2, 2, 0], first_leave=1)
+    assert (found["macro_f1"], found["balanced_accuracy"], found["auc"]) == (73.0, 75.0, None)
+    assert found["class_accuracy"] == {"final": [50.0, 100.0, None], "frozen_own": [100.0, 0.0, None]}
+    assert found["intervals"]["accuracy"] == pytest.approx(wilson_interval(75.0, 4), abs=5e-4)
+    half, whole, none = found["intervals"]["class_accuracy"]
+    assert half == pytest.approx(wilson_interval(50.0, 2), abs=5e-4)
+    assert whole == [pytest.approx(100 * 2 / (2 + 1.959964**2), abs=5e-4), 100.0]
+    assert none is None
+    assert class_summary(rows, [2, 2, 0], first_leave=None)["class_accuracy"]["frozen_own"] is None
+
+
+def test_rows_of_an_older_release_have_no_classes() -> None:
+    found = class_summary([{"test_accuracy": 50.0}, {"test_accuracy": 60.0}], [5, 5], first_leave=1)
+    assert found["class_accuracy"] == {"final": None, "frozen_own": None}
+    assert found["intervals"] == {
+        "accuracy": pytest.approx(wilson_interval(60.0, 10), abs=5e-4),
+        "class_accuracy": None,
+    }
+    assert found["macro_f1"] is found["balanced_accuracy"] is found["auc"] is None

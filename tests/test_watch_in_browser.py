@@ -158,6 +158,38 @@ def order(browser: Browser) -> list[str]:
 
 
 @pytest.mark.slow
+def test_classes_get_a_new_column_and_keep_what_the_reader_has_done(browser: Browser, tmp_path: Path) -> None:
+    """Silo 0 holds class 1 and leaves at round 2, which comes while the page is open."""
+    names = list("abcdef")
+    curve = [[10.0 * number + round for number in range(6)] for round in range(3)]
+    counts = [[0, 9, 0, 0, 0, 0], [5, 1, 5, 5, 5, 5]]
+    run = write_folder(
+        tmp_path / "run", [10, 20, 30], ["110", "111"], finished=False, class_names=names, class_accuracy=curve,
+        class_counts=counts, class_tests=[50] * 6,
+    )  # fmt: skip
+    lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(lines[:2]), encoding="utf-8")
+    marks = "document.querySelectorAll('figure[data-chart=classes] svg .holder-leaves').length"
+    table = "[...document.querySelectorAll('[data-table=classes] tbody tr')].map((row) => row.textContent)"
+    with served(run) as server:
+        browser.open(server.address)
+        wait_until(lambda: state_line(browser), TIMEOUT_SECONDS)
+        assert browser.evaluate(marks) == 0
+        assert "left at" not in browser.text("[data-table=classes] thead")
+        browser.click("[data-table=classes] th:first-child button")
+        browser.click("[data-table=classes] th:first-child button")
+        assert browser.evaluate(table)[0].startswith("f")
+        with (run / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(lines[2])
+        wait_until(lambda: browser.evaluate(marks) == 1, TIMEOUT_SECONDS)
+        assert "left at" in browser.text("[data-table=classes] thead")
+        found = browser.evaluate(table)
+        assert [row[0] for row in found] == names[::-1], "the reader's order"
+        assert found[4].startswith("bsilo 090 %211.012.0")
+        assert browser.errors == []
+
+
+@pytest.mark.slow
 def test_sorted_rows_move_when_values_change(browser: Browser, growing: Path) -> None:
     run = growing / "feddig" / "sequential" / "seed-0"
     with served(growing) as server:

@@ -72,8 +72,16 @@ def _hint_at_resume(folder: Path) -> AbstractContextManager[None]:
 def _print_summary(summary: dict[str, Any], *, quiet: bool) -> None:
     if quiet:
         return
+    interval = summary.get("intervals", {}).get("accuracy")
     for name, value in summary["accuracy"].items():
         if value is not None:
-            print(f"{name.replace('_', ' '):<18} {value:5.1f} %")
+            around = ""
+            if name == "final" and interval is not None:
+                around = f" (95 % interval {interval[0]:.1f} to {interval[1]:.1f})"
+            print(f"{name.replace('_', ' '):<18} {value:5.1f} %{around}")
+    if summary.get("macro_f1") is not None:
+        print(f"{'macro F1':<18} {summary['macro_f1']:5.1f} %")
+    if summary.get("auc") is not None:
+        print(f"{'AUC':<18} {summary['auc']:5.3f}")
     if summary["privacy"]:
         print(f"{'privacy':<18} {summary['privacy']}")

@@ -19,7 +19,6 @@ from flwr.serverapp import Grid
 
 from feddig._version import __version__
 from feddig.core.absence import Absence
-from feddig.core.samples import accuracy
 from feddig.core.training import RoundResult
 from feddig.digest.digest import Digest
 from feddig.errors import FedDigError
@@ -39,10 +38,10 @@ from feddig.federation.status import (
 )
 from feddig.federation.wire import SentModel
 from feddig.files import pack_tensors
-from feddig.report.measures import accuracy_measures
+from feddig.report.measures import accuracy_measures, class_summary
 from feddig.runs.loggers.base import check_logs
 from feddig.runs.model_file import MODEL, pack_model
-from feddig.runs.outcome import describe_round, describe_run
+from feddig.runs.outcome import count_classes, describe_round, describe_run, describe_test, write_class_names
 from feddig.runs.results_folder import ResultsFolder, open_log
 from feddig.runs.run import record_rounds, restore
 
@@ -136,6 +135,8 @@ class _Moderating:
         self._rows = results.metrics()
         # a later version of the contract may have more rounds and silos
         results.write_setup(setup.experiment, None, _attendance(setup, self._rows).to_csv())
+        names = [member.name for member in contract.members]
+        write_class_names(results.path, contract.classes, names, _test_images(setup))
         self._engine = DeploymentEngine(
             grid,
             setup.contract,
@@ -256,10 +257,11 @@ class _Moderating:
         if not setup.experiment.recipe.silos_train:
             here = self._engine.here(result.round)
         validation: list[float | None] = [None] * moderator.silos
-        tested: float | None = None
+        tested: dict[str, Any] = {"test_accuracy": None}
         if setup.test is not None:
             setup.network.load(moderator.model())
-            measured = tested = accuracy(setup.network, setup.test)
+            tested = describe_test(setup.network, setup.test, len(setup.contract.classes))
+            measured = tested["test_accuracy"]
         else:
             scores = self._engine.evaluate(moderator.model(), here, result.round)
             for silo, score in scores.items():
@@ -269,7 +271,7 @@ class _Moderating:
             measured = right / images if images else None
         return {
             "round": result.round,
-            "test_accuracy": tested,
+            **tested,
             "accuracy": measured,
             "accuracy_of": "test" if setup.test is not None else "validation",
             "present": here,
@@ -304,13 +306,14 @@ class _Moderating:
 
     def _summary(self) -> dict[str, Any]:
         setup, rows = self._setup, self._rows
-        images = len(setup.test) if setup.test is not None else 0
+        images, attendance = _test_images(setup), _attendance(setup, rows)
         return {
             **describe_run(setup.experiment, setup.moderator, setup.network, rows),
             "federation": setup.contract.name,
             "silo_names": [member.name for member in setup.contract.members],
-            "data": {"name": "of the silos' own", "test": images},
-            "accuracy": _measures([row["accuracy"] for row in rows], _attendance(setup, rows)),
+            "data": {"name": "of the silos' own", "test": sum(images)},
+            "accuracy": _measures([row["accuracy"] for row in rows], attendance),
+            **class_summary(rows, images, attendance.first_leave()),
             "accuracy_of": rows[-1]["accuracy_of"],
         }
 
@@ -319,6 +322,12 @@ def _kept_digests(results: ResultsFolder, silos: int) -> dict[int, Digest]:
     """Read all digests that ever arrived."""
     kept = {silo: results.kept_digest(silo) for silo in range(silos)}
     return {silo: digest for silo, digest in kept.items() if digest is not None}
+
+
+def _test_images(setup: ModeratorSetup) -> list[int]:
+    """Count the test images of each class; none without a test set."""
+    labels = np.zeros(0, np.int64) if setup.test is None else setup.test.labels.cpu().numpy()
+    return count_classes(labels, len(setup.contract.classes))
 
 
 def _attendance(setup: ModeratorSetup, rows: Sequence[Mapping[str, Any]]) -> Absence:

@@ -54,7 +54,7 @@ class PageTemplate:
         )
 
 
-REPORT_SCRIPT = ("elements.js", "strip.js", "charts.js", "tables.js", "page.js")
+REPORT_SCRIPT = ("elements.js", "strip.js", "charts.js", "classes.js", "tables.js", "page.js")
 """The files of the script that draws a report; the last one starts it."""
 OFFLINE_PAGE = PageTemplate((REPORT_SCRIPT,))
 """A page in one file that needs no server."""

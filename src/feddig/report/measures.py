@@ -1,8 +1,9 @@
 """Compute the numbers that summarise runs: accuracy measures of one run, and means over seeds."""
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import fmean, stdev
+from statistics import NormalDist, fmean, stdev
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ MEASURES = (
     "frozen_own_mean_10",
 )  # fmt: skip
 """The keys of `accuracy` in summary.json, in order."""
+
+CLASS_DIGITS = 3
+"""Of a class's accuracy in metrics.jsonl: finer than one image of ten thousand."""
 
 MeanAndDeviation = tuple[float, float | None]
 """A mean and the sample standard deviation; None where there is only one value."""
@@ -101,6 +105,45 @@ def class_measures(confusion: np.ndarray) -> dict[str, Any]:
         "recall": recall,
         "f1": f1,
     }
+
+
+def wilson_interval(percent: float, images: int, level: float = 0.95) -> tuple[float, float]:
+    """Return Wilson's interval of an accuracy in percent that was measured on this number of images.
+
+    It holds for this model on all images of the same kind; a model of another seed may lie outside it.
+    """
+    share, square = percent / 100, NormalDist().inv_cdf((1 + level) / 2) ** 2
+    middle = share + square / (2 * images)
+    reach = math.sqrt(square * share * (1 - share) / images + (square / (2 * images)) ** 2)
+    low, high = ((middle + side * reach) / (1 + square / images) for side in (-1, 1))
+    # exact at the ends, where a rounding error could lie outside
+    return (0.0 if percent == 0 else 100 * low, 100.0 if percent == 100 else 100 * high)
+
+
+def class_summary(
+    rows: Sequence[Mapping[str, Any]], images: Sequence[int], first_leave: int | None
+) -> dict[str, Any]:
+    """Return what summary.json says of classes, from the rows of metrics.jsonl and the test images of each class.
+
+    Rows of older releases, and of federations without test images, have no accuracy of classes; then it is None.
+    """
+    last = rows[-1]
+    classes = last.get("class_accuracy")
+    known = None if classes is None else [_interval(*pair) for pair in zip(classes, images, strict=True)]
+    return {
+        **{name: last.get(name) for name in ("macro_f1", "balanced_accuracy", "auc")},
+        "class_accuracy": {
+            "final": classes,
+            "frozen_own": rows[first_leave - 1].get("class_accuracy") if first_leave else None,
+        },
+        "intervals": {"accuracy": _interval(last["test_accuracy"], sum(images)), "class_accuracy": known},
+    }
+
+
+def _interval(percent: float | None, images: int) -> list[float] | None:
+    if percent is None:
+        return None
+    return [round(end, CLASS_DIGITS) for end in wilson_interval(percent, images)]
 
 
 def _percent(parts: np.ndarray, wholes: np.ndarray) -> list[float | None]:

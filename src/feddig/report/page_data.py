@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from feddig.report.class_section import class_data, heat_step
 from feddig.report.grouping import Curve, Group, all_runs
 from feddig.report.read_run import Run
 
@@ -29,11 +30,14 @@ def page_data(groups: Sequence[Group]) -> dict[str, Any]:
     """Return the numbers of all charts: one chart for each group, and the details of each run."""
     runs = all_runs(groups)
     silo_by_silo = sum(run.silos * len(run.rows) for run in runs) <= MAX_VALUES
+    step = heat_step(runs)
     curves = [curve for group in groups for curve in group.curves]
     names = list(dict.fromkeys(curve.name for curve in curves if curve.algorithm != "frozen"))
     return {
         "groups": [_group_data(group, names) for group in groups],
-        "runs": [_run_data(run, silo_by_silo=silo_by_silo) for run in runs],
+        "runs": [
+            {**_run_data(run, silo_by_silo=silo_by_silo), "classes": class_data(run, step)} for run in runs
+        ],
     }
 
 

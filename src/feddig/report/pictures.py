@@ -2,6 +2,7 @@
 
 import json
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,6 +38,8 @@ IMAGE_GAP = 2
 """Pixels between images."""
 MAX_DIGESTS = 4000
 """Class means are estimated from up to this many digests; more do not change the picture."""
+LONGEST_NAME = 16
+"""Characters of a silo's name."""
 
 
 def to_bytes(figure: Figure, ending: str = "png", dpi: int = 100) -> bytes:
@@ -44,7 +47,9 @@ def to_bytes(figure: Figure, ending: str = "png", dpi: int = 100) -> bytes:
     metadata = {"Software": GENERATOR} if ending == "png" else {"Date": None, "Creator": GENERATOR}
     stream = BytesIO()
     # without a salt, the names of clip paths and markers in SVG are random
-    with matplotlib.rc_context({"svg.hashsalt": "feddig"}):
+    with matplotlib.rc_context({"svg.hashsalt": "feddig"}), warnings.catch_warnings():
+        # a name in a script that matplotlib's font lacks is drawn as boxes
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(stream, format=ending, dpi=dpi, metadata=metadata)
     return stream.getvalue()
 
@@ -95,7 +100,8 @@ def plot_curves(runs: Sequence[Run], title: str) -> NotebookFigure:
     for side in ("top", "right"):
         curves.spines[side].set_visible(False)
     seeds_differ = len({absence.present.tobytes() for absence in absences}) > 1
-    _draw_absence(table, absences[0], seeds_differ=seeds_differ)
+    names = next(run.classes.silo_names for run in runs if run.absence is absences[0])
+    _draw_absence(table, absences[0], names, seeds_differ=seeds_differ)
     return figure
 
 
@@ -103,8 +109,8 @@ def _curve(run: Run) -> list[float]:
     return [math.nan if value is None else value for value in run.accuracies]
 
 
-def _draw_absence(axes: Axes, absence: Absence, *, seeds_differ: bool) -> None:
-    """Draw one bar for each silo: here, away, not joined yet."""
+def _draw_absence(axes: Axes, absence: Absence, names: Sequence[str], *, seeds_differ: bool) -> None:
+    """Draw one bar for each silo, with its name or else its number: here, away, not joined yet."""
     for silo, row in enumerate(absence.present.tolist()):
         joined = int(absence.rounds - absence.joined[silo].sum())
         for start, end, is_here in split_into_periods(row):
@@ -113,11 +119,17 @@ def _draw_absence(axes: Axes, absence: Absence, *, seeds_differ: bool) -> None:
     axes.set_ylim(absence.silos - 0.5, -0.5)
     if absence.silos <= 12:
         axes.set_yticks(range(absence.silos))
+        if len(names) == absence.silos:
+            axes.set_yticklabels(map(_short, names), fontsize=8, parse_math=False)
     axes.set_ylabel("silo")
     label = "round      (green: here, red: away, grey: not joined yet)"
     axes.set_xlabel(label + ("; first seed's" if seeds_differ else ""))
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
 
 
 def draw_membership(curves: Mapping[str, np.ndarray]) -> bytes:

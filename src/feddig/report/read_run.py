@@ -23,6 +23,7 @@ from feddig.report.run_files import (
     finite,
     read_audits,
     read_availability,
+    read_class_names,
     read_classes,
     read_json,
     read_rows,
@@ -215,9 +216,10 @@ def read_run(path: Path, classes: Classes | None = None, *, growing: bool = Fals
 
 
 def read_rounds(path: Path, *, growing: bool = False) -> Run:
-    """Read the settings, rounds and availability of a run; a missing or damaged file is an error that names it.
+    """Read settings, rounds, availability and names of a run; a missing or damaged file is an error that names it.
 
-    With `growing`, files that an unfinished run has yet to write may be missing.
+    Names may be missing: folders of older releases lack those of a federation. With `growing`, so may files that an
+    unfinished run has yet to write.
     """
     notes: list[str] = []
     pending: list[str] = [] if growing else notes
@@ -226,7 +228,7 @@ def read_rounds(path: Path, *, growing: bool = False) -> Run:
     absence = read_availability(path / "availability.csv", rows, notes if rows else pending)
     if notes:
         raise FileFormatError(f"{path}: {notes[0]} Give a folder that feddig wrote.")
-    return Run(path, settings, absence, rows, summary={})
+    return Run(path, settings, absence, rows, summary={}, classes=read_class_names(path))
 
 
 SEEDS = ("seed", "data.seed", "absence.seed", "digest.seed")

@@ -8,7 +8,7 @@ import math
 import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -174,39 +174,49 @@ class Classes:
     """A sentence: where the counts come from, or why there are none."""
     silo_names: Sequence[str] = ()
     """Empty if the silos only have numbers."""
+    tests: Sequence[int] = ()
+    """Test images of each class; empty if unknown."""
 
 
+COUNTED = "Training samples of each class."
 NO_CLASSES = Classes((), None, (), "")
 
 
 def read_classes(folder: Path, data_name: str) -> Classes:
     """Read class counts from classes.json, or else from the labels of the digests."""
-    stored = _read_stored_classes(folder / "classes.json")
-    if stored is not None:
+    stored = read_class_names(folder)
+    if stored.counts is not None:
         return stored
-    names, sizes = _known_names(data_name), _read_sizes(folder / "partition.csv")
+    names, sizes = stored.names or _known_names(data_name), _read_sizes(folder / "partition.csv")
     counted = _count_labels(folder / "digests")
     if counted is None:
-        source = "The folder has neither classes.json nor digests, so how classes are spread is not known."
-        return Classes(names, None, sizes, source)
+        source = "Neither classes.json nor digests in the folder say how classes are spread."
+        return replace(stored, names=names, sizes=sizes, source=source)
     counts, source = counted
     if len(names) != counts.shape[1]:
         names = [f"class {number}" for number in range(counts.shape[1])]
-    return Classes(names, counts, sizes, source)
+    return replace(stored, names=names, counts=counts, sizes=sizes, source=source)
 
 
-def _read_stored_classes(file: Path) -> Classes | None:
+def read_class_names(folder: Path) -> Classes:
+    """Read what classes.json says; nothing where it is missing or damaged, no counts where a federation wrote it."""
+    file = folder / "classes.json"
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
         check_version(file, found["format_version"])
-        names, counts = [str(name) for name in found["names"]], np.asarray(found["counts"], dtype=np.int64)
-        silos = [str(name) for name in found.get("silos", ())]
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, FileFormatError):
-        return None
+        names, silos = ([str(name) for name in found.get(key, ())] for key in ("names", "silos"))
+        tests = np.asarray(found.get("test", ()), dtype=np.int64)
+        counts = np.asarray(found["counts"], dtype=np.int64) if "counts" in found else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, FileFormatError):
+        return NO_CLASSES
+    if tests.shape not in ((0,), (len(names),)) or (tests < 0).any():
+        return NO_CLASSES
+    if counts is None:
+        return Classes(names, None, (), "", silos, tests.tolist())
     fits = counts.ndim == 2 and counts.shape[1] == len(names) and len(silos) in (0, len(counts))
     if not fits or (counts < 0).any():
-        return None
-    return Classes(names, counts, counts.sum(1).tolist(), "Training samples of each class.", silos)
+        return NO_CLASSES
+    return Classes(names, counts, counts.sum(1).tolist(), COUNTED, silos, tests.tolist())
 
 
 def _known_names(data_name: str) -> Sequence[str]:

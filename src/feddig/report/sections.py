@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from feddig.report.class_section import MAX_CLASSES, class_section
 from feddig.report.html_parts import (
     head_cell,
     number_cell,
@@ -33,7 +34,6 @@ MAX_ROWS = 100
 """Silos in a table."""
 MAX_PERIODS = 5
 """Absences of a silo that are listed one by one."""
-MAX_CLASSES = 128
 
 
 def run_sections(run: Run, number: int) -> str:
@@ -41,6 +41,7 @@ def run_sections(run: Run, number: int) -> str:
     parts = (
         ("Validation accuracy of each silo", _validation_section(run, number)),
         ("Absence and recall of each silo", _silos_section(run)),
+        ("Accuracy of each class", class_section(run, number)),
         ("Training samples of each silo and class", _classes_section(run)),
         ("Guidance", _guidance_section(run)),
         ("Privacy", privacy_section(run)),

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from feddig._version import __version__
-from feddig.attacks.statistics import area_under_curve, clopper_pearson
+from feddig.attacks.statistics import Auc, area_under_curve, clopper_pearson
 from feddig.audit.inputs import NAMED, find_place
 from feddig.core.plus import MIXED, Committee, build_expert
 from feddig.core.samples import ImageSource, RawSamples, classify, padded
@@ -242,15 +242,9 @@ def evaluate(model: TrainedModel, place: str, data_dir: Path | None = None) -> d
     """Measure a model on images with labels; return what evaluation.json holds."""
     images = _load_labelled(model, place, data_dir)
     logits, labels = _classify(model, images, place), torch.from_numpy(images.labels)
-    classes = len(model.classes)
-    pairs = labels * classes + logits.argmax(1)
-    confusion = torch.bincount(pairs, minlength=classes**2).view(classes, classes).numpy()
+    confusion, area = count_confusion(logits, labels), roc_area(logits, labels)
     measures = class_measures(confusion)
     low, high = clopper_pearson(int(np.trace(confusion)), len(images))
-    area = None
-    if classes == 2 and 0 < int(labels.sum()) < len(labels):
-        scores = logits[:, 1].double() - logits[:, 0].double()
-        area = area_under_curve(scores[labels == 1], scores[labels == 0])
     per_class = zip(model.classes, *(measures.pop(key) for key in PER_CLASS[1:]), strict=True)
     return {
         "format_version": FORMAT_VERSION,
@@ -266,6 +260,22 @@ def evaluate(model: TrainedModel, place: str, data_dir: Path | None = None) -> d
         "classes": [dict(zip(PER_CLASS, row, strict=True)) for row in per_class],
         "confusion": confusion.tolist(),
     }
+
+
+def count_confusion(logits: Tensor, labels: Tensor) -> np.ndarray:
+    """Count images by true class, in rows, and by the class with the largest logit, in columns."""
+    classes = logits.shape[1]
+    pairs = labels * classes + logits.argmax(1)
+    return torch.bincount(pairs, minlength=classes**2).view(classes, classes).numpy()
+
+
+def roc_area(logits: Tensor, labels: Tensor) -> Auc | None:
+    """Return the area under the ROC curve of the second of two classes; None unless both have images."""
+    if logits.shape[1] != 2 or not 0 < int(labels.sum()) < len(labels):
+        return None
+    scores = logits[:, 1].double() - logits[:, 0].double()
+    # a model that has diverged ranks nothing
+    return None if scores.isnan().any() else area_under_curve(scores[labels == 1], scores[labels == 0])
 
 
 PER_CLASS = ("class", "count", "precision", "recall", "f1")

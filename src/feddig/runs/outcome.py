@@ -1,8 +1,8 @@
 """What every run leaves behind: a row for each round, and at the end its summary, models and pictures.
 
-For its page a run also describes its data set: classes.json counts each silo's training samples by class, and
-class_means.safetensors holds a mean image of each class, made of the data set's own test images, so that it contains no
-silo's image.
+For its page a run also describes its data set: classes.json names classes and silos and counts each silo's training
+samples and the test images by class, and class_means.safetensors holds a mean image of each class, made of the data
+set's own test images, so that it contains no silo's image.
 """
 
 import json
@@ -19,7 +19,7 @@ import torch
 
 from feddig._version import __version__
 from feddig.core.moderator import Moderator
-from feddig.core.samples import ImageSource
+from feddig.core.samples import ImageSource, RawSamples, classify
 from feddig.core.training import RoundResult
 from feddig.data.dataset import Dataset, Images
 from feddig.data.partition import Partition
@@ -31,13 +31,32 @@ from feddig.experiment.toml import read_experiment
 from feddig.files import FORMAT_VERSION, write_atomically, write_tensors
 from feddig.models.encoder import load_encoder
 from feddig.models.flat import FlatNetwork
+from feddig.report.measures import CLASS_DIGITS, class_measures
 from feddig.report.page import write_report
 from feddig.report.pictures import EncodedImages, draw_run
 from feddig.runs.build import Moderated
-from feddig.runs.model_file import MODEL, pack_model
+from feddig.runs.model_file import MODEL, count_confusion, pack_model, roc_area
 from feddig.runs.results_folder import ResultsFolder
 
 log = logging.getLogger("feddig")
+
+
+def describe_test(network: FlatNetwork, samples: RawSamples, classes: int) -> dict[str, Any]:
+    """Measure a network on test images, in one pass: the part of a row of metrics.jsonl that says how it did."""
+    if not len(samples):
+        return {"test_accuracy": None}
+    logits, labels = classify(network, samples), samples.labels.cpu()
+    found = class_measures(count_confusion(logits, labels))
+    area = roc_area(logits, labels)
+    # a network of the user's own may have more outputs than there are classes
+    recall = found["recall"][:classes]
+    return {
+        "test_accuracy": found["accuracy"],
+        "class_accuracy": [None if value is None else round(value, CLASS_DIGITS) for value in recall],
+        "macro_f1": found["macro_f1"],
+        "balanced_accuracy": found["balanced_accuracy"],
+        **({"auc": None if area is None else area.value} if classes == 2 else {}),
+    }
 
 
 def describe_round(result: RoundResult, moderator: Moderator) -> dict[str, Any]:
@@ -142,16 +161,33 @@ def write_class_facts(folder: Path, dataset: Dataset, partition: Partition) -> N
     if (folder / COUNTS).exists() and (folder / MEANS).exists():
         return
     labels = dataset.train.labels
-    counts = [
-        np.bincount(labels[share.train], minlength=dataset.classes).tolist() for share in partition.shares
-    ]
+    counts = [count_classes(labels[share.train], dataset.classes) for share in partition.shares]
     names = dataset.class_names or [f"class {number}" for number in range(dataset.classes)]
-    facts = {"format_version": FORMAT_VERSION, "names": list(names), "counts": counts}
-    if partition.names:
-        facts["silos"] = list(partition.names)
-    write_atomically(folder / COUNTS, json.dumps(facts) + "\n")
+    write_class_names(folder, names, partition.names, count_classes(dataset.test.labels, len(names)), counts)
     means = class_means(dataset.test, dataset.classes)
     write_tensors(folder / MEANS, "class-means", {"means": means}, {"data": dataset.name})
+
+
+def write_class_names(
+    folder: Path,
+    classes: Sequence[str],
+    silos: Sequence[str],
+    tests: Sequence[int],
+    counts: Sequence[Sequence[int]] | None = None,
+) -> None:
+    """Write classes.json; a federation's moderator does not know the silos' training samples."""
+    facts: dict[str, Any] = {"format_version": FORMAT_VERSION, "names": list(classes), "test": list(tests)}
+    if counts is not None:
+        facts["counts"] = counts
+    if silos:
+        facts["silos"] = list(silos)
+    write_atomically(folder / COUNTS, json.dumps(facts) + "\n")
+
+
+def count_classes(labels: np.ndarray, classes: int) -> list[int]:
+    """Count the images of each class."""
+    counts: list[int] = np.bincount(labels, minlength=classes).tolist()
+    return counts
 
 
 def class_means(images: Images, classes: int) -> np.ndarray:

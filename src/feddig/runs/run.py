@@ -25,10 +25,18 @@ from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import Networks, describe_device
 from feddig.experiment.toml import read_experiment
 from feddig.report.html_parts import PAGE
-from feddig.report.measures import accuracy_measures
+from feddig.report.measures import accuracy_measures, class_summary
 from feddig.runs.build import Moderated, Simulation, build_simulation
 from feddig.runs.loggers.base import check_logs, open_logs
-from feddig.runs.outcome import describe_round, describe_run, write_class_facts, write_outcome, write_page
+from feddig.runs.outcome import (
+    count_classes,
+    describe_round,
+    describe_run,
+    describe_test,
+    write_class_facts,
+    write_outcome,
+    write_page,
+)
 from feddig.runs.progress import Progress, Silent, name_silos
 from feddig.runs.result import Result
 from feddig.runs.results_folder import ResultsFolder, open_log
@@ -257,7 +265,7 @@ def _measure(simulation: Simulation, result: RoundResult) -> dict[str, Any]:
     centralised = simulation.experiment.recipe.centralised
     return {
         "round": result.round,
-        "test_accuracy": accuracy(simulation.network, simulation.test),
+        **describe_test(simulation.network, simulation.test, simulation.dataset.classes),
         "present": everybody if centralised else simulation.absence.here(result.round),
         "recalled": [reply.silo for reply in result.stand_ins],
         "validation_accuracy": [accuracy(simulation.network, samples) for samples in simulation.validation],
@@ -266,17 +274,19 @@ def _measure(simulation: Simulation, result: RoundResult) -> dict[str, Any]:
 
 
 def _summary(simulation: Simulation, folder: ResultsFolder) -> dict[str, Any]:
-    rows, network = folder.metrics(), simulation.network
+    rows, network, dataset = folder.metrics(), simulation.network, simulation.dataset
+    images = count_classes(dataset.test.labels, dataset.classes)
     network.load(simulation.moderator.model())
     return {
         **describe_run(simulation.experiment, simulation.moderator, network, rows),
         "data": {
-            "name": simulation.dataset.name,
-            "train": len(simulation.dataset.train),
-            "test": len(simulation.dataset.test),
-            "fingerprint": simulation.dataset.fingerprint(),
+            "name": dataset.name,
+            "train": len(dataset.train),
+            "test": len(dataset.test),
+            "fingerprint": dataset.fingerprint(),
         },
         "accuracy": accuracy_measures([row["test_accuracy"] for row in rows], simulation.absence),
+        **class_summary(rows, images, simulation.absence.first_leave()),
         "silo_test_accuracy": [accuracy(network, samples) for samples in simulation.silo_tests],
         "partition_redraws": simulation.partition.redraws,
     }

@@ -11,7 +11,8 @@ function drawFigure(figure) {
     if (!group.rounds || !group.curves.some((curve) => withoutNulls(curve.mean).length)) {
       figure.replaceChildren(element("p", { class: "faint" }, "There is no accuracy to draw yet."));
     } else lineChart(figure, { ...group, label: `${group.measured} accuracy` });
-  } else {
+  } else if (figure.dataset.chart === "classes") drawClasses(figure, figureData(figure));
+  else {
     const run = figureData(figure);
     if (run.validation) drawPanels(figure, run);
     else if (run.ribbon && run.ribbon.length) drawQuantiles(figure, run);
@@ -101,6 +102,10 @@ function lineChart(figure, spec) {
       class: "curve", "data-curve": curve.name, "stroke-dasharray": DASHES[curve.dash] || null,
       style: `stroke:var(--c${curve.colour})${spec.rounds < 2 ? ";stroke-width:8" : ""}`, d: linePath(curve.mean, x.at, at),
     }));
+  }
+  for (const { mark, mean, colour } of shown) {
+    const [before, after] = mark > 0 ? [mean[mark - 1], mean[mark]] : [null, null];
+    if (before !== null && after !== null) svg.append(svgElement("circle", { class: "curve-mark", cx: x.edge(mark), cy: at((before + after) / 2), r: 4.5, style: `stroke:var(--c${colour})` }));
   }
   if (roomy) placeLabels(svg, shown, names, left + width + 8, at, top, height);
   if (under) drawStrip(svg, spec.strip, x, left, top + height + gap, pattern);

@@ -6,8 +6,9 @@ A log that cannot be opened is an error before training; a log that fails later 
 import importlib.util
 import logging
 import math
+import re
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -18,16 +19,21 @@ from feddig.errors import FedDigError, SettingError, first_line
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.toml import write_experiment
 from feddig.report.read_run import flatten
+from feddig.report.run_files import NO_CLASSES, Classes
 
 log = logging.getLogger("feddig")
 
 LAST_NUMBER = "silos/present"
 """Every round has this number and logs it last: a round that has it is complete."""
 SINGLE_NUMBERS = (
-    "test_accuracy", "accuracy", "parameter_norm",
+    "test_accuracy", "macro_f1", "balanced_accuracy", "auc", "accuracy", "parameter_norm",
     "seconds", "seconds_silos", "seconds_recall", "seconds_joint", "seconds_preparing",
 )  # fmt: skip
 """The keys of a row of metrics.jsonl that hold one number."""
+
+
+LONGEST_LABEL = 100
+"""Of a class or silo; MLflow takes names of up to 250 characters."""
 
 
 @dataclass(frozen=True)
@@ -183,21 +189,47 @@ def _wanted(experiment: Experiment) -> list[str]:
     return [setting for setting in LOGS if getattr(experiment.logging, setting)]
 
 
-def numbers_of(row: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a round by name; unknown and infinite ones are left out."""
+def numbers_of(row: Mapping[str, Any], classes: Classes = NO_CLASSES) -> dict[str, float]:
+    """Return the numbers of a round by name; unknown and infinite ones are left out.
+
+    `classes` has the names of classes and silos; without them they are called class_0, silo_0 and so on.
+    """
     found: dict[str, Any] = {name: row.get(name) for name in SINGLE_NUMBERS}
-    found |= _by_silo("validation_accuracy/silo", enumerate(row.get("validation_accuracy") or ()))
-    losses = row.get("losses") or {}
-    found |= _by_silo("losses/silo", (losses.get("silos") or {}).items())
-    found |= _by_silo("losses/recall", (losses.get("recall") or {}).items())
+    in_class = row.get("class_accuracy") or ()
+    found |= _named("class_accuracy/", "class", classes.names, enumerate(in_class))
+    silos, losses = classes.silo_names, row.get("losses") or {}
+    of_silos, of_recall = losses.get("silos") or {}, losses.get("recall") or {}
+    validation = row.get("validation_accuracy") or ()
+    found |= _named("validation_accuracy/", "silo", silos, enumerate(validation))
+    found |= _named("losses/", "silo", silos, of_silos.items())
+    found |= _named("losses/recall_", "", silos, of_recall.items())
     found["losses/joint"] = losses.get("joint")
     found["silos/recalled"] = len(row["recalled"])
     found[LAST_NUMBER] = len(row["present"])
     return {name: float(value) for name, value in found.items() if value is not None and math.isfinite(value)}
 
 
-def _by_silo(name: str, values: Any) -> dict[str, Any]:
-    return {f"{name}_{silo}": value for silo, value in values}
+def _named(prefix: str, kind: str, names: Sequence[str], values: Iterable[tuple[Any, Any]]) -> dict[str, Any]:
+    """Name numbers by silo or class; those without a name are called by their kind and number."""
+    labels = _labels(names)
+    unnamed = f"{kind}_" if kind else ""
+    return {
+        prefix + (labels[int(number)] if int(number) < len(labels) else f"{unnamed}{number}"): value
+        for number, value in values
+    }
+
+
+def _labels(names: Sequence[str]) -> list[str]:
+    """Return names of which both tools take every character; two that then look alike get their number."""
+    labels: list[str] = []
+    taken = {"joint"}  # losses/joint is no silo's
+    for number, name in enumerate(names):
+        label = re.sub(r"[^\w.-]+", "_", name)[:LONGEST_LABEL].strip(".") or "_"
+        if label.casefold() in taken:
+            label = f"{label}_{number}"
+        taken.add(label.casefold())
+        labels.append(label)
+    return labels
 
 
 def settings_of(experiment: Experiment) -> dict[str, bool | int | float | str]:

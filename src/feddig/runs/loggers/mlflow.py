@@ -11,6 +11,7 @@ from typing import Any
 from feddig._version import __version__
 from feddig.experiment.experiment import Experiment
 from feddig.files import FORMAT_VERSION, write_atomically
+from feddig.report.run_files import read_class_names
 from feddig.runs.loggers.base import LAST_NUMBER, FinishedRun, numbers_of, settings_of
 
 RUN_FILE = "mlflow.json"
@@ -40,6 +41,7 @@ class MlflowLog:
         from mlflow.entities import Metric, Param
 
         self._metric, self._param = Metric, Param
+        self._classes = read_class_names(folder)
         known = _read_run_file(folder / RUN_FILE)
         # without the variable, a run that is resumed in another working folder uses its existing log
         uri = (
@@ -68,7 +70,7 @@ class MlflowLog:
 
     def log_round(self, row: Mapping[str, Any]) -> None:
         """Send a round's numbers in one call."""
-        self._send(numbers_of(row), self.next_round)
+        self._send(numbers_of(row, self._classes), self.next_round)
         self.next_round += 1
 
     def _send(self, numbers: Mapping[str, float], step: int) -> None:

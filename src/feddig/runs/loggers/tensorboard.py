@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from feddig.experiment.experiment import Experiment
+from feddig.report.run_files import read_class_names
 from feddig.runs.loggers.base import LAST_NUMBER, FinishedRun, numbers_of, settings_of
 
 FOLDER = "tensorboard"
@@ -22,7 +23,7 @@ class TensorBoardLog:
     def __init__(self, experiment: Experiment, folder: Path) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._experiment = experiment
+        self._experiment, self._classes = experiment, read_class_names(folder)
         path = folder / FOLDER
         self.next_round = _count_rounds(path)
         # TensorBoard ignores earlier events from this step on: those of an interrupted round
@@ -31,7 +32,7 @@ class TensorBoardLog:
 
     def log_round(self, row: Mapping[str, Any]) -> None:
         """Write a round's numbers to disk."""
-        for name, value in numbers_of(row).items():
+        for name, value in numbers_of(row, self._classes).items():
             self._writer.add_scalar(name, value, self.next_round)
         self._writer.flush()
         self.next_round += 1
