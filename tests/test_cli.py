@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from PIL import Image
 from typer.main import get_command
 
 from conftest import draw_tiny_dataset, make_tiny_experiment
-from feddig import FedDigError, grid, read_digest, run, run_grid
+from feddig import FedDigError, grid, read_digest, read_experiment, run, run_grid
 from feddig._version import __version__
 from feddig.cli import app, main
 from feddig.commands.options import whole_numbers
@@ -33,9 +34,12 @@ from feddig.files import path_fingerprint
 from feddig.privacy.ledger import Ledger
 from feddig.runs.release import ledger_of, remember_ledger
 from folders import contents, rows_without_times, snapshot, start_feddig
+from test_natural_silos import make_hospitals
 
 COMMANDS = [
     [],
+    ["init"],
+    ["check"],
     ["run"],
     ["compare"],
     ["predict"],
@@ -133,6 +137,8 @@ def test_every_command_explains_itself(command: list[str], flag: str, give: Give
 
 def test_help_names_every_option(give: Give) -> None:
     options = {
+        "init": ["--data", "--data-dir"],
+        "check": ["--set", "--device", "--data-dir", "--json", "--log-level"],
         "run": ["--set", "--out", "--resume", "--device", "--data-dir", "--quiet", "--json", "--log-level"],
         "compare": ["--set", "--algorithms", "--scenarios", "--seeds", "--out", "--json"],
         "predict": ["--out", "--own-code", "--device", "--quiet", "--json"],
@@ -247,7 +253,7 @@ def complaint(said: Said) -> str:
         (["--device", "tpu"], "--device: 'tpu' is not known; choose auto, cpu, cuda or cuda:N"),
         (["--device", "cpu:1"], "--device: 'cpu:1' is not known"),
         (["--device", "cuda:99"], "--device: 'cuda:99' asked for, but"),
-        (["missing.toml"], "missing.toml: no such experiment file"),
+        (["missing.toml"], "missing.toml: no such experiment file; `feddig init missing.toml` writes one"),
         (["two\nlines.toml"], "two lines.toml: no such experiment file"),
         (["--resume", "nowhere"], "nowhere: holds no experiment.toml, so there is nothing to resume here"),
     ],
@@ -257,6 +263,8 @@ def test_a_mistake_in_a_run_is_one_line_and_nothing_is_written(
 ) -> None:
     said = complaint(give("run", *words))
     assert said.startswith(line)
+    if "--resume" not in words:
+        assert complaint(give("check", *words)) == said, "check stops where run stops, with the same line"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -269,6 +277,7 @@ def test_a_mistake_in_a_run_is_one_line_and_nothing_is_written(
         (b"format_version = 7\n", "bad.toml: format_version 7, but this FedDig reads 1"),
         (b"[trainig]\nlr = 1\n", "bad.toml: [trainig]: unknown section; did you mean 'training'?"),
         (b"[dta]\nsilos = 3\n", "bad.toml: [dta]: unknown section; did you mean 'data'?"),
+        (b"\x89PNG", "bad.toml: cannot be read as a text in UTF-8 (byte 0); give an experiment's TOML file"),
         (b"training = 3\n", "bad.toml: training: 3 stands where the section [training] should"),
     ],
 )
@@ -278,7 +287,9 @@ def test_a_bad_file_is_one_line_that_names_it(content: bytes, line: str, give: G
 
 
 def test_a_folder_in_the_files_place_is_one_line(give: Give) -> None:
-    assert complaint(give("run", ".")).startswith(".: is a folder; give an experiment's TOML file")
+    assert complaint(give("run", ".")) == (
+        ".: is a folder; give an experiment's TOML file (for images in it, `feddig init FILE.toml --data .` writes one)"
+    )
 
 
 def test_a_results_folder_in_the_files_place_names_resume(give: Give, tmp_path: Path) -> None:
@@ -457,6 +468,226 @@ def test_what_goes_wrong_in_a_run_is_no_traceback(give: Give, tiny: Path) -> Non
     assert "training diverged" in said.err.splitlines()[-1]
     assert said.err.splitlines()[-1].startswith("feddig: error: ")
     assert "Traceback" not in said.err
+
+
+# --- a first experiment
+
+
+@pytest.fixture
+def quick_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time fewer steps, and train the digest expert for fewer."""
+    monkeypatch.setattr("feddig.runs.forecast.ENOUGH", 0.0)
+    monkeypatch.setattr("feddig.core.plus.LEAST_STEPS", 1)
+
+
+@pytest.mark.usefixtures("quick_check")
+@pytest.mark.parametrize(
+    ("data", "found"),
+    [
+        (None, {"name": "fashion-mini", "silos": 4}),
+        (
+            "pictures",
+            {"name": "folder", "image_size": 32, "channels": 1, "silos": 2, "partition": "dirichlet"},
+        ),
+        ("hospitals", {"name": "folder", "image_size": 32, "silos": 0, "partition": "folders"}),
+        ("tiny.npz", {"name": "npz", "silos": 2}),
+        ("idx", {"name": "idx", "silos": 2}),
+    ],
+)
+def test_a_starter_file_is_checked_and_run_as_it_is(
+    data: str | None, found: dict[str, object], give: Give, shelf: Path
+) -> None:
+    make_hospitals(shelf / "hospitals")
+    options = ["--data", data, "--data-dir", shelf] if data else []
+    said = give("init", "mine.toml", *options)
+    assert said.code == 0, said.err
+    assert said.out.splitlines()[-1] == "mine.toml: written; look at it, then: feddig check mine.toml"
+    experiment, text = read_experiment("mine.toml"), Path("mine.toml").read_text(encoding="utf-8")
+    assert found.items() <= vars(experiment.data).items()
+    assert experiment.data.path == data
+    assert experiment.algorithm.name == "feddig-plus"
+    assert experiment.promises_privacy
+    assert (experiment.privacy.mechanism, experiment.privacy.epsilon) == ("discrete-gaussian", 8.0)
+    assert (experiment.digest.encoder, experiment.privacy.clip_bound) == ("even", 350.0)
+    facts = said.out.splitlines()[0]
+    images = int(facts.split(": ")[1].split(" ")[0].replace(",", ""))
+    assert text.startswith(f"# {facts}\n")
+    assert experiment.privacy.delta <= 0.1 / images
+    assert "nobody can repeat the noise, so two runs differ" in text
+    words = ["mine.toml", *options[2:]]
+    told = json.loads(give("check", *words, "--json").out)
+    assert told["warnings"] == []
+    assert told["promise"].startswith("A record is promised epsilon 8 and delta")
+    assert give("run", *words, "--set", "training.rounds=2", "--out", "run", "--quiet").code == 0
+
+
+def test_a_starter_file_leaves_no_key_of_a_run_to_its_default(give: Give) -> None:
+    """Keys of other kinds of data or algorithms, and those that follow from others, are left out."""
+    give("init", "mine.toml")
+    text = Path("mine.toml").read_text(encoding="utf-8")
+    assert len(text.splitlines()) < 70
+    table = tomllib.loads(text)
+    assert list(table["privacy"]) == [
+        "mechanism", "epsilon", "delta", "clip_norm", "clip_bound", "adjacency", "unit", "random"
+    ]  # fmt: skip
+    assert list(table["training"]) == ["rounds", "batch", "lr", "momentum", "local_epochs", "threads"]
+    assert list(table["data"]) == ["name", "partition", "silos", "skew", "min_samples", "split"]
+    uncommented = text.replace("# budget_epsilon", "budget_epsilon").replace("# budget_delta", "budget_delta")
+    Path("mine.toml").write_text(uncommented, encoding="utf-8")
+    assert read_experiment("mine.toml").privacy.budget_epsilon == 16.0
+    for line in text.splitlines():
+        assert "#" in line or not line or line.startswith(("[", "clip_norm", "momentum")), line
+
+
+def test_groups_in_the_data_are_promised_privacy_as_a_whole(give: Give, tiny_npz: Path) -> None:
+    with np.load(tiny_npz) as opened:
+        groups = {"g_train": np.arange(120) // 3, "g_test": 1000 + np.arange(40)}
+        np.savez("groups.npz", **opened, **groups)
+    said = give("init", "mine.toml", "--data", "groups.npz")
+    assert "40 groups of images, such as patients" in said.out
+    privacy = read_experiment("mine.toml").privacy
+    assert (privacy.unit, privacy.group_limit) == ("group", 3)
+    assert give("check", "mine.toml").code == 0
+
+
+def test_awkward_names_stay_within_comments_and_quotes(give: Give, shelf: Path) -> None:
+    os.rename(shelf / "pictures", shelf / 'my "pictures"  # 1')
+    os.rename(
+        shelf / 'my "pictures"  # 1' / "train" / "class-0", shelf / 'my "pictures"  # 1' / "train" / "a\nb"
+    )
+    os.rename(
+        shelf / 'my "pictures"  # 1' / "test" / "class-0", shelf / 'my "pictures"  # 1' / "test" / "a\nb"
+    )
+    assert give("init", "mine.toml", "--data", 'shelf/my "pictures"  # 1').code == 0
+    assert read_experiment("mine.toml").data.path == 'shelf/my "pictures"  # 1'
+    assert "# 4 classes: a b, class-1, class-2, class-3" in Path("mine.toml").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["kept.toml"], "kept.toml: exists already, and is not replaced; give another name"),
+        (["pictures"], "pictures: name the new file as NAME.toml; your images are given by --data"),
+        (["m.toml", "--data", "fashon-mnist"], "--data: 'fashon-mnist' is no file or folder here, and no public set"),
+        (["m.toml", "--data", ""], "--data: '' is no file or folder here"),
+        (["m.toml", "--data", "kept.toml"], "--data: kept.toml: is no .npz file; give one, or a folder with a folder"),
+        (["m.toml", "--data", "arrays"], "--data: arrays: holds no folders of images; give arrays/tiny.npz itself"),
+        (["m.toml", "--data", "arrays/sub"], "arrays/sub: holds no folders; put the images into one folder per class"),
+    ],
+)  # fmt: skip
+def test_what_no_starter_can_be_written_for_is_one_line(
+    words: list[str], line: str, give: Give, tiny_npz: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "kept.toml").write_text("years of work", encoding="utf-8")
+    (tmp_path / "arrays").mkdir()
+    if words[-1].endswith("sub"):
+        (tmp_path / "arrays" / "sub").mkdir()
+    else:
+        shutil.copy(tiny_npz, tmp_path / "arrays" / "tiny.npz")
+    said = complaint(give("init", *words)).replace(f"{tmp_path}/", "")
+    assert said.startswith(line)
+    assert (tmp_path / "kept.toml").read_text(encoding="utf-8") == "years of work"
+    assert not (tmp_path / "m.toml").exists()
+
+
+@pytest.mark.usefixtures("quick_check")
+@pytest.mark.parametrize(
+    "algorithm", ["fedavg", "frozen", "feddig", "feddig-plus", "centralised", "digests-only"]
+)
+def test_a_check_tells_what_a_run_then_sends_and_writes_nothing(
+    algorithm: str, give: Give, tiny: Path, tmp_path: Path
+) -> None:
+    before = snapshot(tmp_path)
+    words = [tiny, "--set", f"algorithm.name={algorithm}", "--json"]
+    told = json.loads(give("check", *words).out)
+    assert snapshot(tmp_path) == before
+    summary = json.loads(give("run", *words, "--out", "run", "--quiet").out)
+    assert told["bytes"]["digest"] == summary["bytes"]["digest"]
+    assert [told["bytes"]["update"]] * 3 == summary["bytes"]["update"]
+    assert told["promise"] == summary["promise"]
+    assert told["events"] == ["round 2: silo 0 leaves", "round 3: silo 1 leaves", "round 4: silo 2 leaves"]
+    rounds = {"centralised": 4, "frozen": 1}.get(algorithm, 4)
+    there = sum(len(row["present"]) for row in rows_without_times(Path("run"))[:rounds])
+    sent = sum(told["bytes"]["digest"]) + there * told["bytes"]["update"]
+    assert told["bytes"]["all"] == sent
+    partition = (tmp_path / "run" / "partition.csv").read_text(encoding="utf-8")
+    assert [silo["train"] for silo in told["silos"]] == [
+        partition.count(f",{silo},train") for silo in range(3)
+    ]
+
+
+@pytest.mark.usefixtures("quick_check")
+def test_a_check_is_told_in_words(give: Give, tiny: Path) -> None:
+    said = give("check", tiny, "--set", "training.rounds=40", "--set", "algorithm.name=feddig-plus")
+    assert (said.code, said.err) == (0, "")
+    lines = {line[:17].strip(): line[17:] for line in said.out.splitlines() if line[:17].strip()}
+    assert "tiny.npz: 120 images to train and 40 to test, 16 x 16, grey" in " ".join(said.out.split())
+    assert lines["classes"] == "4: 0, 1, 2, 3"
+    assert lines["silos"] == "3, by data.partition = 'dirichlet'"
+    assert "silo 0" in said.out
+    assert lines["absence"].startswith("sequential, training.rounds = 40: round 14: silo 0 leaves; ")
+    assert lines["algorithm"].startswith("feddig-plus: Silos train, and fedavg aggregates their updates")
+    assert re.fullmatch(r"a digest of \d+ kB to \d+ kB by each silo", lines["sent once"])
+    assert re.match(
+        r"about [\d.e+-]+ (s|min): .* before the first round, then .* a round; an estimate", lines["time"]
+    )
+    assert lines["promise"].startswith(
+        "A record is promised nothing: paper-laplace bounds no record's epsilon."
+    )
+    assert all(len(line) <= 110 for line in said.out.splitlines())
+
+
+WARNINGS = {
+    "privacy: the data is your own, and a record of it is promised nothing; set privacy.mechanism = ": [],
+    'privacy: the data is your own, and a record of it is promised nothing; set privacy.random = "system"': [
+        "privacy.mechanism=discrete-gaussian", "privacy.delta=1e-6", "privacy.clip_bound=350",
+    ],
+    "privacy.delta: 0.1 is not below 1 / 120 images": [
+        "privacy.mechanism=discrete-gaussian", "privacy.delta=0.1", "privacy.clip_bound=350", "privacy.random=system",
+    ],
+    "training.batch: 100 is more than the training images of silo ": ["training.batch=100"],
+    "data.split: leaves silo 0, silo 1, silo 2 without validation images": ["data.split=[0.9, 0, 0.1]"],
+    "absence: every silo stays: temporary has no absence in 1 round; use more training.rounds": [
+        "training.rounds=1", "absence.scenario=temporary",
+    ],
+    "training.rounds: of the 4 events that sequential has in 300 rounds, 2 leaves 3; use more": [
+        "training.rounds=2", "data.silos=4", "data.min_samples=8",
+    ],
+    "digest.samples_per_digest: with 16, up to ": ["digest.samples_per_digest=16"],
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("quick_check")
+@pytest.mark.parametrize("warning", WARNINGS)
+def test_a_check_warns_of_what_is_probably_not_meant(warning: str, give: Give, tiny: Path) -> None:
+    sets = [word for change in WARNINGS[warning] for word in ("--set", change)]
+    told = json.loads(give("check", tiny, *sets, "--json").out)["warnings"]
+    assert [line for line in told if line.startswith(warning)], told
+
+
+def test_what_stops_a_run_with_its_data_stops_a_check_with_the_same_line(give: Give, tiny: Path) -> None:
+    for change in (
+        "digest.samples_per_digest=500",
+        "data.silos=40",
+        "data.path=no.npz",
+        "model.classifier=mobilenet-v2",
+    ):
+        said = complaint(give("check", tiny, "--set", change))
+        assert said == complaint(give("run", tiny, "--set", change, "--out", "run"))
+        assert not Path("run").exists()
+
+
+@pytest.mark.parametrize("command", ["check", "run", "compare"])
+@pytest.mark.parametrize("given", ["fed", "fed/moderator", "fed/moderator/federation.toml"])
+def test_a_federation_in_an_experiments_place_names_its_own_check(
+    command: str, given: str, give: Give, tmp_path: Path
+) -> None:
+    (tmp_path / "fed" / "moderator").mkdir(parents=True)
+    (tmp_path / "fed" / "moderator" / "federation.toml").write_text("[federation]\n", encoding="utf-8")
+    folder = given.removesuffix("/federation.toml")
+    assert complaint(give(command, given)).startswith(
+        f"{given}: is of a federation and no experiment; check it with `feddig federation check {folder}`"
+    )
 
 
 # --- where results go

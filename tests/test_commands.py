@@ -30,6 +30,7 @@ import typer
 import feddig.cli
 from conftest import draw_tiny_dataset
 from documented import ROOT, Command, commands_of, hidden_commands, pages, quoted_commands
+from feddig.experiment.starter import starter
 from feddig.experiment.toml import demo_experiment, read_experiment
 from feddig.report.live_server import LiveServer
 from public_sets import write_all
@@ -136,13 +137,11 @@ def test_every_exception_is_still_needed(begin: str) -> None:
 
 @pytest.fixture(scope="session")
 def provided_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write the files that the documents assume: an experiment `mine.toml`, images, and some results."""
+    """Write the files that the documents assume: images, the experiment that `feddig init` writes, and some results."""
     folder = tmp_path_factory.mktemp("provided_files")
-    texts = [(ROOT / page).read_text("utf-8") for page in pages()]
-    shown = next(text for text in texts if "```toml\n" in text)
-    (folder / "mine.toml").write_text(shown.split("```toml\n")[1].split("```")[0], encoding="utf-8")
     draw = load_example("own_data").draw_folder
     draw(folder / "photos")
+    (folder / "mine.toml").write_text(starter(Path("mine.toml"), "photos", folder)[0], encoding="utf-8")
     shutil.copytree(folder / "photos" / "test", folder / "images" / "never-used")
     scans = draw_tiny_dataset(120, 40)
     parts = {"train": scans.train, "test": scans.test}
@@ -215,8 +214,10 @@ def test_the_commands_of_a_page_run(
         monkeypatch.setattr("os.environ", os.environ.copy())  # the MLflow log sets variables
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FEDDIG_DATA", raising=False)
+    written = [command.words[2] for command in run_here(page) if command.starts_with("feddig init")]
     for thing in provided_files.iterdir():
-        (tmp_path / thing.name).symlink_to(thing)
+        if thing.name not in written:
+            (tmp_path / thing.name).symlink_to(thing)
     monkeypatch.setattr("feddig.report.live_server.LiveServer.serve_forever", stop_at_once)
     # where data sets are found by name
     monkeypatch.setattr("feddig.data.download.DEBIAN_FOLDER", tmp_path / "FOLDER")

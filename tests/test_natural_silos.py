@@ -20,6 +20,7 @@ from feddig import Dataset, Experiment, Partition, grid, partition_from, resume,
 from feddig.core.absence import Absence
 from feddig.data import load_dataset
 from feddig.data.dataset import group_numbers
+from feddig.data.folder import survey_folder
 from feddig.data.natural import SiloTable, read_silo_table
 from feddig.data.partition import SPLITS
 from feddig.errors import DataError, FedDigError, FileFormatError, SettingError
@@ -97,6 +98,22 @@ def test_another_number_of_silos_is_an_error(tmp_path: Path) -> None:
         lay_out(by_folders(tmp_path, silos=5))
     one_line(error)
     assert lay_out(by_folders(tmp_path, silos=3)).experiment.data.silos == 3
+
+
+def test_folders_that_share_classes_are_taken_for_silos(tmp_path: Path) -> None:
+    def seems(*places: str) -> bool:
+        root = Path(tempfile.mkdtemp(dir=tmp_path))
+        for place in places:
+            paint(root / place / "1.png", 5)
+        return survey_folder(root)[0]
+
+    assert survey_folder(make_hospitals(tmp_path / "hospitals"))[0]
+    assert survey_folder(make_hospitals(tmp_path / "parts", root="train"))[0]
+    assert not seems("cat", "dog")
+    assert not seems("cat/patient 1", "cat/patient 2", "dog/patient 3", "dog/patient 4")
+    assert not seems("cat/patient 1", "cat/patient 2", "dog/patient 2", "dog/patient 4", "dog/patient 5")
+    assert not seems("north/cat", "north/dog", "south/cat", "south/dog", "south"), "images beside the classes"
+    assert not seems("images/cat", "images/dog"), "one folder more"
 
 
 def test_what_is_no_folder_of_silos_is_one_line(tmp_path: Path) -> None:

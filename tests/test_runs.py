@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,12 +29,16 @@ from feddig import (
     run,
     run_grid,
 )
-from feddig.core.recipe import read_recipe
+from feddig.core.recipe import names, read_recipe
+from feddig.core.silo import Silo
+from feddig.core.training import run_rounds
+from feddig.digest.digest import Digest
 from feddig.digest.digest_file import read_digest
 from feddig.experiment.toml import experiment_from_table, keys
 from feddig.files import write_tensors
 from feddig.report.measures import MEASURES, wilson_interval
 from feddig.runs.build import build_simulation
+from feddig.runs.forecast import count_steps
 from feddig.runs.results_folder import ResultsFolder
 from folders import contents, header, network_tensors, rows, rows_without_times
 
@@ -51,6 +56,39 @@ def feddig_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
     run(make_tiny_experiment(), folder, dataset=draw_tiny_dataset())
     return folder
+
+
+# --- what a run will do
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_steps_of_a_run_are_known_before(algorithm: str, tiny_dataset: Dataset) -> None:
+    """`feddig check` multiplies them by the time that one takes."""
+    experiment = make_tiny_experiment(algorithm={"name": algorithm}, moderator={"digest_budget": 30})
+    simulation = build_simulation(experiment, dataset=tiny_dataset)
+    digests: dict[int, Digest] = {}
+
+    def keep(silo: Silo) -> Digest:
+        return digests.setdefault(silo.index, simulation.make_digest(silo))
+
+    recipe, rounds = simulation.experiment.recipe, range(8)
+    results = list(
+        run_rounds(
+            simulation.moderator, simulation.engine(keep), recipe, rounds, simulation.absence.first_leave()
+        )
+    )
+    steps = count_steps(simulation, digests)
+    assert steps.local == sum(reply.steps for each in results for reply in (*each.replies, *each.stand_ins))
+    assert steps.joint + steps.expert == sum(each.joint.steps for each in results if each.joint)
+    assert steps.all > 0
+    assert (steps.expert > 0) == recipe.expert
+
+
+def test_every_algorithm_says_what_it_does_in_a_sentence() -> None:
+    said = {name: read_recipe(name).say() for name in names()}
+    assert all(re.fullmatch(r"[A-Z][^.]+\.", sentence) for sentence in said.values())
+    apart = [name for name in said if "+" not in name or name.endswith("+fednova")]
+    assert len({said[name] for name in apart}) == len(apart)
 
 
 # --- same seed, same bytes

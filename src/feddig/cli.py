@@ -29,6 +29,7 @@ from feddig.commands.predict import predict_command
 from feddig.commands.privacy import privacy_command
 from feddig.commands.report import report_command
 from feddig.commands.run import run_command
+from feddig.commands.start import check_command, init_command
 from feddig.commands.watch import watch_command
 from feddig.errors import FedDigError
 
@@ -44,6 +45,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("init")(init_command)
+app.command("check")(check_command)
 app.command("run")(run_command)
 app.command("compare")(compare_command)
 app.command("predict")(predict_command)

@@ -1,7 +1,7 @@
 """The errors that a user can cause and correct."""
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 
 class FedDigError(Exception):
@@ -39,3 +39,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     choices = sorted(known)
     close = difflib.get_close_matches(word, choices, n=1, cutoff=0.5)
     return f"did you mean {close[0]!r}?" if close else "choose from " + ", ".join(choices)
+
+
+def shorten(names: Sequence[str], most: int) -> str:
+    """Join names by commas; of many, the first."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most:,} more" if len(names) > most else "")

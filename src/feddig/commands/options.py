@@ -70,6 +70,7 @@ def chosen_experiment(
     """Read the experiment of a command: its file or the demo's, changed by --set."""
     from feddig.experiment.toml import read_experiment
 
+    _refuse_federation(file)
     return read_experiment(file, overrides or [], defaults).located(data_dir)
 
 
@@ -85,6 +86,21 @@ def find_contract(path: Path | None) -> Path | None:
         return path if "federation" in tomllib.loads(path.read_text(encoding="utf-8")) else None
     except (OSError, ValueError, RecursionError):
         return None  # the reader of experiments says what is wrong
+
+
+def _refuse_federation(path: Path | None) -> None:
+    """Name the commands for a federation if its folder or contract is given in an experiment's place."""
+    from feddig.federation.folders import FederationFolder
+
+    contract = find_contract(path)
+    if path is None or contract is None:
+        return
+    if contract.exists() or FederationFolder(path).moderator.contract.exists():
+        folder = path if path.is_dir() else path.parent
+        raise FedDigError(
+            f"{path}: is of a federation and no experiment; check it with `feddig federation check {folder}`, and "
+            "start it as its run sheet says"
+        )
 
 
 def find_silo(path: Path | None) -> "SiloFolder | None":

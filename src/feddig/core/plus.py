@@ -131,8 +131,16 @@ HALF_LEARNED = 20
 """Rounds of training after which half of a silo's data counts as learned."""
 
 
-def train_expert(expert: FlatNetwork, digests: Sequence[Digest], *, noise_aware: bool, seed: int) -> Trained:
-    """Train E from its first weights on these digests."""
+def expert_steps(digests: int) -> tuple[int, int]:
+    """Return how many steps E takes in a pass over this number of digests, and how many passes it is trained for."""
+    per_pass = -(-digests // BATCH)
+    return per_pass, max(PASSES, -(-LEAST_STEPS // per_pass))
+
+
+def train_expert(
+    expert: FlatNetwork, digests: Sequence[Digest], *, noise_aware: bool, seed: int, passes: int | None = None
+) -> Trained:
+    """Train E from its first weights on these digests, for as many passes as they need unless that is given."""
     features = torch.cat([digest.features for digest in digests])
     if noise_aware:  # half of the noise stays: E learns from it not to trust small differences
         features = (features + denoise(digests, features)) / 2
@@ -145,8 +153,8 @@ def train_expert(expert: FlatNetwork, digests: Sequence[Digest], *, noise_aware:
         spread = torch.ones_like(spread)
     features = (features - middle) / spread
     _draw_first_weights(expert, seed)
-    per_pass = -(-len(features) // BATCH)
-    passes = max(PASSES, -(-LEAST_STEPS // per_pass))
+    per_pass, needed = expert_steps(len(features))
+    passes = needed if passes is None else passes
     steps, total = passes * per_pass, torch.zeros((), device=expert.device)
     optimiser = torch.optim.SGD(expert.parameters, RATE, MOMENTUM, weight_decay=DECAY)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)

@@ -30,6 +30,31 @@ class Recipe:
     centralised: bool = False
     """Trained on all silos' data in one place, as an upper bound."""
 
+    def say(self) -> str:
+        """Say in one sentence what it does."""
+        if self.centralised:
+            return "One model is trained on all silos' data in one place, as an upper bound; nobody is ever away."
+        if not self.silos_train:
+            what = "a classifier of digests" if self.expert else "the model"
+            return f"Silos send their digests and never train; the moderator trains {what} on the digests."
+        train = f"Silos train, and {self.base} aggregates their updates"
+        if self.frozen:
+            return f"{train} until the first silo leaves; then the model stays as it is."
+        if self.expert:
+            return (
+                f"{train}; an absent silo votes with the last model that it returned, and a classifier of digests "
+                "decides together with the model."
+            )
+        parts = [
+            *(["a model that is trained on an absent silo's digest takes its place"] if self.recall else []),
+            *(["after each round the moderator trains on all digests"] if self.joint else []),
+        ]
+        away = "" if self.recall else "; absent silos do not count"
+        larger = (
+            ", of a larger model that also sees encoded images" if self.sees_features and not parts else ""
+        )
+        return "; ".join([train + larger + away, *parts]) + "."
+
 
 def read_recipe(name: str) -> Recipe:
     """Return what a name stands for; the error for an unknown name gives the nearest known one."""

@@ -23,6 +23,30 @@ TWELVE_BITS = 2**12
 _GREY = ("1", "L", "LA", "La")
 
 
+@dataclass(frozen=True)
+class Headers:
+    """What the headers of some image files say: the first file of each kind."""
+
+    grey: dict[bool, Path]
+    """A file without colours, and one with."""
+    sizes: dict[tuple[int, int], Path]
+    """A file of each width and height."""
+
+
+def read_headers(paths: list[Path]) -> Headers:
+    """Read the header of every file."""
+    found = Headers({}, {})
+    for path in paths:
+        if path.suffix.lower() == DICOM:
+            without_colour, size = describe_dicom(path)
+        else:
+            with _open(path) as image:
+                without_colour, size = is_grey(image), image.size
+        found.grey.setdefault(without_colour, path)
+        found.sizes.setdefault(size, path)
+    return found
+
+
 @dataclass
 class Decoder:
     """The mode and size that every image of the set is converted to."""
@@ -36,17 +60,8 @@ class Decoder:
     @classmethod
     def for_all(cls, paths: list[Path], image_size: int, channels: int | None) -> "Decoder":
         """Read every file's header. What is not given must be the same in all of them."""
-        grey: dict[bool, Path] = {}
-        sizes: dict[tuple[int, int], Path] = {}
-        for path in paths:
-            if path.suffix.lower() == DICOM:
-                without_colour, size = describe_dicom(path)
-                grey.setdefault(without_colour, path)
-                sizes.setdefault(size, path)
-                continue
-            with _open(path) as image:
-                grey.setdefault(is_grey(image), path)
-                sizes.setdefault(image.size, path)
+        headers = read_headers(paths)
+        grey, sizes = headers.grey, headers.sizes
         if channels is None and len(grey) > 1:
             raise DataError(
                 f"{grey[False]}: is in colour, and {grey[True]} is grey; set data.channels to 1 to read all images as "

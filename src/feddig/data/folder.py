@@ -7,7 +7,7 @@ replaced, or moved to another class, changes the part of no other image, nor any
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from feddig.data.dataset import (
     group_numbers,
     hold_out,
 )
-from feddig.data.decode import ENDINGS, Decoder
+from feddig.data.decode import ENDINGS, Decoder, Headers, read_headers
 from feddig.data.mmap import map_unnamed
 from feddig.data.natural import Silos, SiloTable
 from feddig.errors import DataError, SettingError, nearest
@@ -78,8 +78,7 @@ def load_folder(
         )
     if channels not in (None, 1, 3):
         raise SettingError(f"data.channels: {channels}; use 1 for grey or 3 for colour")
-    # a class may be called "train", so only a folder that holds folders counts as the training part
-    has_parts = (folder / "train").is_dir() and bool(_folders(folder / "train"))
+    has_parts = _has_parts(folder)
     root = folder / "train" if has_parts else folder
     if silos == "folders" and has_parts:
         _check_beside(folder)
@@ -109,6 +108,17 @@ def load_folder(
     return dataset if silos is None else replace(dataset, natural=_natural(train, silos, folder))
 
 
+def survey_folder(folder: Path) -> tuple[bool, Headers]:
+    """Return whether a folder's images seem to lie in SILO/CLASS, and what their headers say."""
+    parts = [folder / "train", folder / "test"] if _has_parts(folder) else [folder]
+    below = [
+        {None if path.parent == place else path.relative_to(place).parts[0] for path in list_images(place)}
+        for place in (parts[0] / name for name in _folders(parts[0]))
+    ]
+    places = [part / name for part in parts if part.is_dir() for name in _folders(part)]
+    return _may_be_silos(below), read_headers([path for place in places for path in list_images(place)])
+
+
 def list_images(folder: Path) -> list[Path]:
     """List the images in a folder and in the folders in it, apart from hidden ones, by their names."""
     return sorted(path for path in _visible_files(folder) if path.suffix.lower() in ENDINGS)
@@ -119,8 +129,7 @@ def list_labelled(folder: Path) -> tuple[list[Path], list[int], list[str]]:
 
     Of a folder with the parts train and test, it is the test part.
     """
-    has_parts = (folder / "train").is_dir() and bool(_folders(folder / "train"))
-    folder = folder / "test" if has_parts and (folder / "test").is_dir() else folder
+    folder = folder / "test" if _has_parts(folder) and (folder / "test").is_dir() else folder
     classes = _class_folders(folder)
     found = _in_order(_list_files(folder, classes))
     if not found:
@@ -147,18 +156,23 @@ def _list_classes(root: Path) -> tuple[list[str], list[_File]]:
                 f"{root / name}: holds no images{_describe_skipped([root / name])}; add some or remove the folder"
             )
     below = [{file.group for file in found if file.label == label} for label in present]
-    if (
-        len(below) > 1
-        and len(below[0]) > 1
-        and None not in below[0]
-        and all(each == below[0] for each in below)
-    ):
+    if _may_be_silos(below):
         names = ", ".join(sorted(map(str, below[0]))[:3])
         _say_once(
             f"{root}: the classes are {', '.join(classes[:3])}, and the folders below them ({names}) are groups, such "
             'as patients. If those are the classes and these are silos, set data.partition to "folders"'
         )
     return classes, found
+
+
+def _may_be_silos(below: Sequence[set[str | None]]) -> bool:
+    """Return whether folders seem to be silos rather than classes, by the folders below each that hold images.
+
+    Silos share classes, and most patients are of one class; None stands for images without a folder of their own.
+    """
+    names = Counter(name for inside in below for name in inside)
+    shared = sum(count > 1 for count in names.values())
+    return len(below) > 1 and len(names) > 1 and None not in names and 2 * shared >= len(names)
 
 
 def _list_silos(root: Path) -> tuple[list[str], list[_File]]:
@@ -273,6 +287,11 @@ def _natural(train: list[_File], silos: Silos, folder: Path) -> Natural:
         np.array([file.split for file in train]),
         str(silos.path if isinstance(silos, SiloTable) else folder),
     )
+
+
+def _has_parts(folder: Path) -> bool:
+    """Return whether a folder has a training part; a class may be called "train", so that part must hold folders."""
+    return (folder / "train").is_dir() and bool(_folders(folder / "train"))
 
 
 def _class_folders(folder: Path) -> list[str]:

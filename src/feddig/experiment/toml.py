@@ -109,12 +109,20 @@ def _read_toml(path: Path) -> dict[str, Any]:
             f"{path / 'experiment.toml'} to run it again"
         )
     if path.is_dir():
-        raise SettingError(f"{path}: is a folder; give an experiment's TOML file")
+        raise SettingError(
+            f"{path}: is a folder; give an experiment's TOML file (for images in it, "
+            f"`feddig init FILE.toml --data {path}` writes one)"
+        )
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise SettingError(f"{path}: no such experiment file") from None
-    except (OSError, UnicodeDecodeError) as error:
+        new = path.with_suffix(".toml")
+        raise SettingError(f"{path}: no such experiment file; `feddig init {new}` writes one") from None
+    except UnicodeDecodeError as error:
+        raise SettingError(
+            f"{path}: cannot be read as a text in UTF-8 (byte {error.start}); give an experiment's TOML file"
+        ) from None
+    except OSError as error:
         raise SettingError(f"{path}: cannot be read ({error})") from None
     except (ValueError, RecursionError) as error:  # also raised for numbers of thousands of digits
         raise SettingError(f"{path}: not valid TOML: {error}") from None
@@ -280,15 +288,16 @@ def _plain(section: Any) -> dict[str, Any]:
 
 def spell_table(table: Mapping[str, Any]) -> list[str]:
     """Return a table of plain values as lines of TOML; None does not appear."""
-    return [f"{key} = {_spell_value(value)}" for key, value in table.items() if value is not None]
+    return [f"{key} = {spell_value(value)}" for key, value in table.items() if value is not None]
 
 
-def _spell_value(value: Any) -> str:
+def spell_value(value: Any) -> str:
+    """Return a plain value as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         # JSON's escapes are TOML's, except for one character
         return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
     if isinstance(value, tuple):
-        return "[" + ", ".join(_spell_value(item) for item in value) + "]"
+        return "[" + ", ".join(spell_value(item) for item in value) + "]"
     return repr(value)

@@ -32,7 +32,7 @@ from feddig.experiment.setup import (
 )
 from feddig.models.encoder import encoder_hash
 from feddig.models.flat import FlatNetwork
-from feddig.settings import ModelSettings, ModeratorSettings, TrainingSettings
+from feddig.settings import AlgorithmSettings, ModelSettings, ModeratorSettings, TrainingSettings
 
 log = logging.getLogger("feddig")
 
@@ -313,6 +313,7 @@ def learn_guidance(
     device = torch.device("cpu")
     experiment = Experiment(
         seed=seed,
+        algorithm=AlgorithmSettings(name="feddig"),
         model=ModelSettings(classifier="small"),
         training=GUIDANCE_TRAINING,
         moderator=ModeratorSettings(joint_steps=steps),

@@ -81,9 +81,7 @@ def describe_run(
 ) -> dict[str, Any]:
     """Return the part of summary.json that every run has; the caller adds data and accuracies."""
     digests = moderator.digests
-    recipe = experiment.recipe
-    # nothing is sent where no silo trains or all data is in one place
-    update = moderator.weights.numel() * 4 if recipe.silos_train and not recipe.centralised else 0
+    update = update_bytes(experiment, moderator)
     return {
         "format_version": FORMAT_VERSION,
         "algorithm": experiment.algorithm.name,
@@ -109,6 +107,12 @@ def describe_run(
             "python": platform.python_version(),
         },
     }
+
+
+def update_bytes(experiment: Experiment, moderator: Moderator) -> int:
+    """Return what a silo sends in a round; nothing where no silo trains or all data is in one place."""
+    recipe = experiment.recipe
+    return moderator.weights.numel() * 4 if recipe.silos_train and not recipe.centralised else 0
 
 
 def _privacy(moderator: Moderator) -> str | None:

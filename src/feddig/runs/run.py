@@ -48,7 +48,7 @@ Connect = Callable[[Simulation, ResultsFolder], Engine]
 
 
 @contextmanager
-def _own_threads() -> Iterator[None]:
+def own_threads() -> Iterator[None]:
     """Give the caller its number of torch's threads back, which a run sets for the whole process."""
     before = torch.get_num_threads()
     try:
@@ -57,7 +57,7 @@ def _own_threads() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-@_own_threads()
+@own_threads()
 def run(
     experiment: Experiment | str | Path,
     out: str | Path,
@@ -82,14 +82,14 @@ def run(
     )
     folder = ResultsFolder(Path(out))
     check_logs(simulation.experiment)
-    folder.check_space(_space(simulation))
+    folder.check_space(space_needed(simulation))
     folder.create()
     folder.write_setup(simulation.experiment, simulation.partition.to_csv(), simulation.absence.to_csv())
     _go_on(simulation, folder, progress or Silent(), until, connect or _in_process)
     return Result(folder.path)
 
 
-@_own_threads()
+@own_threads()
 def resume(
     out: str | Path,
     *,
@@ -114,7 +114,7 @@ def resume(
     )
     folder.check_setup(simulation.partition.to_csv(), simulation.absence.to_csv())
     check_logs(simulation.experiment)
-    folder.check_space(_space(simulation))
+    folder.check_space(space_needed(simulation))
     _go_on(simulation, folder, progress or Silent(), until, connect or _in_process)
     return Result(folder.path)
 
@@ -292,7 +292,7 @@ def _summary(simulation: Simulation, folder: ResultsFolder) -> dict[str, Any]:
     }
 
 
-def _space(simulation: Simulation) -> int:
+def space_needed(simulation: Simulation) -> int:
     """Estimate the bytes a run writes: digests, two checkpoints at a time, models, rows."""
     moderator = simulation.moderator
     state = sum(tensor.numel() * tensor.element_size() for tensor in moderator.state().values())
