@@ -2,6 +2,7 @@
 
 import itertools
 import os
+import shutil
 import signal
 import time
 from collections import Counter
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from conftest import draw_tiny_dataset, make_tiny_experiment
-from feddig import Dataset, Experiment, FedDigError, demo_experiment, grid, run, run_grid
+from feddig import Dataset, Experiment, FedDigError, demo_experiment, grid, resume, run, run_grid
 from feddig.core.moderator import Moderator
 from feddig.core.silo import Silo
 from feddig.report.page import write_comparison
@@ -167,6 +168,28 @@ def test_other_grids_branch_exactly_too(
         run(cell.experiment, cell.path, dataset=tiny_dataset)
         place = cell.path.relative_to(tmp_path / "alone")
         assert contents(tmp_path / "branched" / place) == contents(cell.path), place
+
+
+def test_extended_runs_branch_as_runs_of_their_own_and_are_recognised(
+    compared: Compared, tmp_path: Path, tiny_dataset: Dataset, counted: Counter[str]
+) -> None:
+    """Scenarios drawn for 8 rounds, then 2 rounds more: the grid shares as many rounds as with 8."""
+    more = {"training": {"rounds": 10}, "absence": {"rounds": 8}}
+    cells = tiny_grid(tmp_path, ["fedavg", "frozen"], ["none", "sequential"], [0], **more)
+    assert finished(run_grid(cells, dataset=tiny_dataset))
+    assert counted["rounds"] == 10 + (10 - 3) + 1
+    alone = tmp_path / "alone"
+    shutil.copytree(compared.alone / "frozen" / "sequential" / "seed-0", alone)
+    resume(alone, dataset=tiny_dataset, rounds=10)
+    assert contents(cells[3].path) == contents(alone)
+    shutil.rmtree(cells[3].path)
+    alone.rename(cells[3].path)
+    before = snapshot(tmp_path)
+    assert finished(run_grid(cells, dataset=tiny_dataset))
+    assert snapshot(tmp_path) == before, "an extended run is the cell with these settings"
+    fewer = tiny_grid(tmp_path, ["frozen"], ["sequential"], [0])
+    with pytest.raises(FedDigError, match=r"absence\.rounds = 8, now None; choose another --out"):
+        run_grid(fewer, dataset=tiny_dataset)
 
 
 def test_runs_that_differ_in_more_than_absence_share_nothing(

@@ -78,6 +78,13 @@ def test_table_one_has_every_method_in_every_scenario_and_the_controls() -> None
     assert {row[0] for row in facts(read_table(FOLDER, "table-1"), "data.name")} == {"emnist-byclass"}
 
 
+def test_a_setting_that_is_left_out_is_in_no_key() -> None:
+    """Result files know their cells by these keys, so a new optional setting must not change them."""
+    cell = read_table(FOLDER, "table-1").cells[0]
+    assert cell.experiment.absence.rounds is None
+    assert "rounds" not in cell.settings["absence"]
+
+
 def test_the_other_files_list_their_cells() -> None:
     pilot = read_table(FOLDER, "pilot")
     assert set(

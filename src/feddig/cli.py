@@ -97,7 +97,8 @@ def _suggest_key(error: Any) -> str | None:
     from feddig.experiment.toml import keys
 
     names: dict[str, str] = {}
-    for key in keys():
+    # of several keys with one name, such as rounds, the one of [training] is meant
+    for key in sorted(keys(), key=lambda key: not key.startswith("training.")):
         names.setdefault(key.rpartition(".")[2], key)
     close = difflib.get_close_matches(wrong, names, n=1, cutoff=0.8)
     if not close:

@@ -120,7 +120,7 @@ def run_grid(
             for at, child in sorted(
                 (at, child) for child, (parent, at) in branches.items() if parent == place
             ):
-                if not ResultsFolder(cells[child].path).started and _rounds_done(folder) <= at:
+                if not ResultsFolder(cells[child].path).started and folder.rounds_done <= at:
                     advance(cell, until=at)
                     with suppress(FedDigError):  # a child that cannot be branched fails when it is run itself
                         _branch(folder, cells[child], plans[child])
@@ -187,7 +187,7 @@ def _constant(experiment: Experiment, recipe: Recipe) -> str:
     traits = (recipe.base, recipe.sees_features, recipe.expert, recipe.silos_train, recipe.centralised)
     neutral = replace(
         experiment,
-        absence=replace(experiment.absence, scenario="none", order="index", file=None),
+        absence=replace(experiment.absence, scenario="none", order="index", file=None, rounds=None),
         algorithm=replace(experiment.algorithm, name="fedavg"),
     )
     return f"{traits}\n{write_experiment(neutral)}"
@@ -215,13 +215,8 @@ def _branch(parent: ResultsFolder, child: Cell, plan: _Plan) -> None:
     partition = (parent.path / "partition.csv").read_text(encoding="utf-8")
     folder.write_setup(plan.experiment, partition, plan.availability)
     write_atomically(
-        child.path / "log.txt", f"branched from {parent.path} after {_rounds_done(parent)} rounds\n"
+        child.path / "log.txt", f"branched from {parent.path} after {parent.rounds_done} rounds\n"
     )
-
-
-def _rounds_done(folder: ResultsFolder) -> int:
-    checkpoint = folder.read_checkpoint()
-    return checkpoint.rounds if checkpoint else 0
 
 
 def _check_same(cell: Cell, plan: _Plan) -> None:
