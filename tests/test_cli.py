@@ -545,7 +545,7 @@ def test_a_comparison_prints_a_table_and_where_to_look(give: Give, tiny: Path) -
         "page     mine/report.html",
         "results  mine",
     ]
-    assert said.err.splitlines()[0] == "fedavg, sequential, seed 0: rounds 1 to 2"
+    assert said.err.splitlines()[0] == "run 1 of 1: fedavg, sequential, seed 0: started; 2 rounds in all"
     again = give("compare", tiny, "--algorithms", "fedavg", "--set", "training.rounds=2", "--out", "mine")
     assert again == Said(0, said.out, ""), "what is finished is not run again"
 

@@ -253,8 +253,8 @@ def run_command(command: Command) -> None:
         )
         assert done.returncode == 0, f"{command.page}: {command}\n{done.stderr}"
         return
+    is_whole = "--resume" in words and "--rounds" not in words
     with pytest.raises(SystemExit) as ended:
-        is_whole = "--resume" in words and "--rounds" not in words
         feddig.cli.main(words if is_whole else [*words, *added])
     assert not ended.value.code, f"{command.page}: {command}"
 

@@ -37,7 +37,7 @@ def compare_command(
     from feddig.report.page import to_rich, write_comparison
     from feddig.runs.compare import grid, run_grid
     from feddig.runs.outcome import write_page
-    from feddig.runs.progress import choose_progress
+    from feddig.runs.progress import GridLines
 
     names = options.listed("--algorithms", algorithms)
     for name in names:
@@ -49,7 +49,7 @@ def compare_command(
     cells = grid(options.chosen_experiment(file, overrides, data_dir), names, places, numbers, out)
     console = Console(stderr=True)
     with options.hint(f"finished runs are kept: give the same command again to continue in {out}"):
-        outcomes = run_grid(cells, device=device, progress=lambda: choose_progress(console, quiet=quiet))
+        outcomes = run_grid(cells, device=device, progress=None if quiet else GridLines(console))
     summaries = [
         (each.cell.experiment.algorithm.name, each.cell.experiment.absence.scenario, each.summary)
         for each in outcomes
