@@ -465,8 +465,8 @@ def test_what_goes_wrong_in_a_run_is_no_traceback(give: Give, tiny: Path) -> Non
 def test_a_run_prints_its_measures_and_its_folder(give: Give, tiny: Path) -> None:
     said = give("run", tiny, "--out", "mine")
     assert said.code == 0
-    *measures, privacy, folder = said.out.splitlines()
-    assert folder == "mine"
+    *measures, privacy, page, folder = said.out.splitlines()
+    assert (page, folder) == ("page     mine/report.html", "mine")
     assert re.fullmatch(r"privacy {12}record epsilon is infinite .*", privacy)
     names = [re.fullmatch(r"(.{18}) [ \d]{3}\.\d %", line).group(1).strip() for line in measures]
     assert names == ["final", "best", "absence mean", "absence auc", "frozen own", "frozen own mean 10"]
@@ -509,7 +509,7 @@ def test_json_on_standard_output_is_json_alone(give: Give, tiny: Path, tmp_path:
     said = give("run", tiny, "--out", "mine", "--json")
     told = json.loads(said.out)
     written = json.loads((tmp_path / "mine" / "summary.json").read_text(encoding="utf-8"))
-    assert told.pop("path") == "mine"
+    assert (told.pop("path"), told.pop("page")) == ("mine", "mine/report.html")
     assert told == written
     assert len(said.err.splitlines()) == 6, "progress goes elsewhere"
 
@@ -526,7 +526,7 @@ def test_json_of_a_comparison(give: Give, tiny: Path, tmp_path: Path) -> None:
         "training.rounds=2",
     ]
     told = json.loads(give("compare", tiny, *words, "--out", "mine", "--json", "--quiet").out)
-    assert told["path"] == "mine"
+    assert (told["path"], told["page"]) == ("mine", "mine/report.html")
     assert [(run["algorithm"], run["scenario"]) for run in told["runs"]] == [
         ("fedavg", "none"),
         ("feddig", "none"),

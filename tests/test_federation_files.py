@@ -689,6 +689,8 @@ def test_the_moderators_console_tells_each_round_with_its_time_and_the_result(
         for content in (STATUS, STATUS | {"round": 9, "state": "finished"}):
             folder.status.write_text(json.dumps(content), encoding="utf-8")
             show(Status(content))
+        folder.run.mkdir()
+        (folder.run / "report.html").touch()
         return True
 
     monkeypatch.setattr(moderator_process, "run_moderator", run)
@@ -702,7 +704,21 @@ def test_the_moderators_console_tells_each_round_with_its_time_and_the_result(
         first,
     )
     assert " INFO hospitals: round 9 of 9  " in last
-    assert said.out == f"{folder.run}: 9 rounds, accuracy 61.2 % (test); see report.html there\n"
+    page = folder.run / "report.html"
+    assert said.out == f"{folder.run}: 9 rounds, accuracy 61.2 % (test)\npage     {page}\n"
+
+
+def test_a_finished_federation_prints_its_page_and_last_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = FederationFolder(tmp_path).moderator.run
+    folder.mkdir(parents=True)
+    (folder / "report.html").touch()
+    monkeypatch.setattr("feddig.federation.processes.up.up", lambda *_, **__: True)
+    for words, said in (([], f"page     {folder / 'report.html'}\n{folder}\n"), (["--quiet"], "")):
+        with pytest.raises(SystemExit) as ended:
+            main(["federation", "up", str(tmp_path), *words])
+        assert (ended.value.code, capsys.readouterr().out) == (0, said)
 
 
 def test_status_of_another_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,12 +68,12 @@ def compare_command(
             }
             for each in outcomes
         ]
-        print(json.dumps({"path": str(out), "runs": runs}, indent=2))
+        print(json.dumps({"path": str(out), "page": page and str(page), "runs": runs}, indent=2))
     else:
         # a pipe has no width, and a truncated table is useless
         Console(width=None if sys.stdout.isatty() else 120).print(to_rich(rows, str(out)))
         print("\n".join(f"picture  {picture}" for picture in pictures))
-        print("" if page is None else f"page     {page}\n", end="")
+        options.print_page(page)
         print(f"results  {out}")
     failures = [f"{each.cell.path}: {each.failure}" for each in outcomes if each.summary is None]
     if failures:

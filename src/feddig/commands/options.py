@@ -160,6 +160,22 @@ def check_out(out: Path) -> None:
         raise FedDigError(f"--out: {out} is a file; give a new folder")
 
 
+def page_in(folder: Path) -> Path | None:
+    """Return the page of a run's or a comparison's folder, if it was written."""
+    from feddig.report.html_parts import PAGE
+
+    page = folder / PAGE
+    return page if page.is_file() else None
+
+
+def print_page(page: Path | None) -> None:
+    """Print where a page is, if it was written; all commands print it in the same way."""
+    from feddig.report.html_parts import say_page
+
+    if page is not None:
+        print(say_page(page))
+
+
 def show_log(level: LogLevel, *, timed: bool = False) -> None:
     """Show log messages of this level and above on standard error; `timed`, each with its time."""
     log = logging.getLogger("feddig")

@@ -57,9 +57,13 @@ def run_command(
         with _hint_at_resume(folder):
             summary = run(experiment, folder, device=device, progress=progress)
     if as_json:
-        print(json.dumps({"path": str(folder), **summary}, indent=2))
+        page = options.page_in(folder)
+        print(json.dumps({"path": str(folder), "page": page and str(page), **summary}, indent=2))
         return
-    _print_summary(summary, quiet=quiet)
+    if not quiet:
+        _print_summary(summary)
+        options.print_page(options.page_in(folder))
+    # the last line, because scripts use it
     print(folder)
 
 
@@ -74,9 +78,7 @@ def _hint_at_resume(folder: Path) -> AbstractContextManager[None]:
     return options.hint(f"continue with: feddig run --resume {folder}", when=begun.exists)
 
 
-def _print_summary(summary: dict[str, Any], *, quiet: bool) -> None:
-    if quiet:
-        return
+def _print_summary(summary: dict[str, Any]) -> None:
     for name, value in summary["accuracy"].items():
         if value is not None:
             print(f"{name.replace('_', ' '):<18} {value:5.1f} %")
