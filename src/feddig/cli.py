@@ -16,6 +16,7 @@ from feddig.commands import amend
 from feddig.commands.advise import advise_command
 from feddig.commands.audit import audit_command
 from feddig.commands.compare import compare_command
+from feddig.commands.completion import whole_words
 from feddig.commands.datasets import datasets_command
 from feddig.commands.digest import digest_app
 from feddig.commands.encoder import encoder_app
@@ -67,7 +68,8 @@ app.command("advise")(advise_command)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; report a mistake in one line and exit with code 2."""
     try:
-        code = app(args=arguments, prog_name="feddig", standalone_mode=False)
+        with whole_words():
+            code = app(args=arguments, prog_name="feddig", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from feddig.commands import options
+from feddig.commands import completion, options
 from feddig.errors import FedDigError
 
 
@@ -16,9 +16,17 @@ def compare_command(
     file: options.ExperimentFile = None,
     overrides: options.Overrides = None,
     algorithms: Annotated[
-        str, typer.Option(help="Names, separated by commas.")
+        str,
+        typer.Option(
+            help="Names, separated by commas.", autocompletion=completion.list_of(completion.algorithms)
+        ),
     ] = "fedavg,frozen,feddig,feddig-plus",
-    scenarios: Annotated[str, typer.Option(help="Names, separated by commas.")] = "sequential",
+    scenarios: Annotated[
+        str,
+        typer.Option(
+            help="Names, separated by commas.", autocompletion=completion.list_of(completion.scenarios)
+        ),
+    ] = "sequential",
     seeds: Annotated[str, typer.Option(help="Numbers or ranges, separated by commas, as 0-4,7.")] = "0",
     out: Annotated[Path, typer.Option(help="Folder of the comparison; finished runs in it are kept.")] = Path(
         "results/compare"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from feddig.commands import completion
 from feddig.errors import FedDigError, nearest
 
 if TYPE_CHECKING:
@@ -40,11 +41,18 @@ ExperimentFile = Annotated[
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="SECTION.KEY=VALUE", help="Change a key of the experiment; may be repeated."
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Change a key of the experiment; may be repeated.",
+        autocompletion=completion.settings,
     ),
 ]
 Device = Annotated[
-    str, typer.Option(help="auto, cpu, cuda or cuda:N (one device; several GPUs are not used).")
+    str,
+    typer.Option(
+        help="auto, cpu, cuda or cuda:N (one device; several GPUs are not used).",
+        autocompletion=completion.one_of(lambda: completion.DEVICES),
+    ),
 ]
 DataDir = Annotated[
     Path | None,
