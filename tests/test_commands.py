@@ -19,6 +19,7 @@ import sys
 import time
 import urllib.request
 import warnings
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -381,6 +382,33 @@ def test_pip_accepts_the_documented_options(command: Command) -> None:
     assert names or options.editables
     text = (ROOT / "pyproject.toml").read_text("utf-8")
     assert all(f"\n{name.split('[')[1].rstrip(']')} = [" in text for name in names if "[" in name)
+
+
+@pytest.mark.slow
+def test_the_wheel_has_all_that_a_run_needs(tmp_path: Path) -> None:
+    words = ["-m", "pip", "wheel", str(ROOT), "--no-deps", "--wheel-dir", str(tmp_path)]
+    built = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=300)
+    if built.returncode and "No matching distribution found for hatchling" in built.stderr:
+        pytest.skip("the build needs hatchling from the package index, which cannot be reached")
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    assert wheel.name == f"feddig-{feddig.__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "installed")
+    source = ROOT / "src" / "feddig"
+    files = {
+        path.relative_to(source) for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc"
+    }
+    installed = tmp_path / "installed" / "feddig"
+    assert {path.relative_to(installed) for path in installed.rglob("*") if path.is_file()} == files
+    program = "import feddig; print(feddig.__file__); from feddig.cli import main; main()"
+    small = [*shlex.split(SMALL), "--set", "training.rounds=1", "--out", str(tmp_path / "run"), "--quiet"]
+    done = subprocess.run(
+        [sys.executable, "-c", program, "run", *small],
+        env={**os.environ, "PYTHONPATH": str(installed.parent)}, cwd=tmp_path, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines() == [str(installed / "__init__.py"), str(tmp_path / "run")], done.stderr
+    assert (tmp_path / "run" / "report.html").is_file()
 
 
 @pytest.mark.flower
