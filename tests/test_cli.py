@@ -142,7 +142,17 @@ def test_every_command_explains_itself(command: list[str], flag: str, give: Give
 
 def test_help_names_every_option(give: Give) -> None:
     options = {
-        "run": ["--set", "--out", "--resume", "--device", "--data-dir", "--quiet", "--json", "--log-level"],
+        "run": [
+            "--set",
+            "--out",
+            "--resume",
+            "--rounds",
+            "--device",
+            "--data-dir",
+            "--quiet",
+            "--json",
+            "--log-level",
+        ],
         "compare": ["--set", "--algorithms", "--scenarios", "--seeds", "--out", "--json"],
         "predict": ["--out", "--own-code", "--device", "--quiet", "--json"],
         "evaluate": ["--out", "--own-code", "--device", "--data-dir", "--quiet", "--json"],

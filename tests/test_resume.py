@@ -347,6 +347,13 @@ def test_a_finished_run_without_its_checkpoint_is_not_trained_again(
     assert snapshot(tmp_path / "run") == before
 
 
+def test_the_run_of_a_federation_is_extended_by_its_contract(tiny_dataset: Dataset, tmp_path: Path) -> None:
+    run(tiny(), tmp_path / "run", dataset=tiny_dataset)
+    (tmp_path / "run" / "partition.csv").unlink()
+    with pytest.raises(FedDigError, match=r"gets more rounds by `feddig federation extend`"):
+        resume(tmp_path / "run", dataset=tiny_dataset, rounds=MORE)
+
+
 def test_an_extension_that_is_refused_leaves_the_finished_run(tiny_dataset: Dataset, tmp_path: Path) -> None:
     run(tiny(), tmp_path / "run", dataset=tiny_dataset)
     before = snapshot(tmp_path / "run")

@@ -107,6 +107,11 @@ def _check_more(folder: ResultsFolder, rounds: int) -> None:
         raise FileFormatError(
             f"{folder.checkpoint_path}: is missing, and a finished run goes on from it; start a new run"
         )
+    if not (folder.path / "partition.csv").exists():
+        raise FileFormatError(
+            f"{folder.path}: has no partition.csv, as the run of a federation; that one gets more rounds by "
+            "`feddig federation extend`"
+        )
     done = folder.rounds_done
     if rounds <= done:
         raise FedDigError(f"--rounds: {done} rounds of {folder.path} are done already; give more than {done}")
