@@ -202,6 +202,25 @@ def test_what_holds_for_every_drawn_table(
         assert set(found.present.sum(axis=0)) == {(len(sizes) + 1) // 2}
 
 
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_with_more_rounds_a_scenario_is_not_drawn_again(
+    scenario: str, tiny_dataset: Dataset, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.csv").write_text("1,1,1,0\n1,0,1,1\nd,d,1,d\n", encoding="utf-8")
+    file = {"file": str(tmp_path / "mine.csv")} if scenario == "file" else {}
+    rounds = 4 if file else 30
+    experiment = make_tiny_experiment(absence={"scenario": scenario, **file}, training={"rounds": rounds})
+    drawn = lay_out(experiment, tiny_dataset).absence
+    more = lay_out(experiment.with_rounds(2 * rounds), tiny_dataset).absence
+    assert more.rounds == 2 * rounds
+    assert more.until(rounds).to_csv() == drawn.to_csv()
+    for round in range(rounds, 2 * rounds):
+        assert more.here(round) == drawn.here(rounds - 1)
+    assert (more.first_leave(), more.last_leave()) == (drawn.first_leave(), drawn.last_leave())
+    again = experiment.with_rounds(2 * rounds).with_rounds(3 * rounds).with_rounds(rounds)
+    assert again == experiment, "nothing is left of the other numbers of rounds"
+
+
 # --- the order in which silos leave
 
 
@@ -382,7 +401,10 @@ def test_a_table_by_hand_may_be_bare(path: Path, text: str) -> None:
     ("text", "message"),
     [
         ("1,1,0\n", r"has 1 silos, but data.silos is 2; change one of them"),
-        ("1,1\n0,1\n", r"has 2 rounds, but training.rounds is 3; change one of them"),
+        (
+            "1,1\n0,1\n",
+            r"has 2 rounds, but absence\.rounds \(left out: training\.rounds\) is 3; change one of them",
+        ),
         ("1,1,0\n0,2,1\n", r"silo 1, round 2: '2' is neither 0, 1 nor d"),
         ("1,1,0\n0,,1\n", r"silo 1, round 2: '' is neither 0, 1 nor d"),
         ("1,1,yes\n0,0,1\n", r"silo 0, round 3: 'yes' is neither 0, 1 nor d"),

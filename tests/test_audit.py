@@ -643,7 +643,9 @@ def test_the_command_writes_a_report_and_a_page(
     assert json.loads((inside / "audit.json").read_text())["attacked"].startswith(
         "digests of the file itself"
     )
-    assert f"the run's page shows it now: {run / 'report.html'}\n" in capsys.readouterr().err
+    pages = [inside / "report.html", run / "report.html"]
+    said = capsys.readouterr().out.splitlines()
+    assert [line for line in said if line.startswith("page ")] == [f"page     {page}" for page in pages]
     assert "Audit of silo 3" in (run / "report.html").read_text()
     # an audit is not replaced, and the same inputs give the same report
     assert run_feddig("audit", *given, "--out", str(tmp_path / "out")) == 2
@@ -654,6 +656,7 @@ def test_the_command_writes_a_report_and_a_page(
     )
     again = json.loads(capsys.readouterr().out)
     assert again["hash"] == report["hash"]
+    assert (again["page"], again["run_page"]) == (str(tmp_path / "more" / "report.html"), None)
     assert (tmp_path / "more" / "report.html").read_text().count("data:image/png;base64,") == 1
     assert not (tmp_path / "more" / "recovered.png").exists(), "the images of members are not written either"
     assert "--no-pictures" in shlex.split(again["command"])

@@ -2,22 +2,28 @@
 
 import itertools
 import os
+import re
+import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
+from rich.console import Console
 
 from conftest import draw_tiny_dataset, make_tiny_experiment
-from feddig import Dataset, Experiment, FedDigError, demo_experiment, grid, run, run_grid
+from feddig import Dataset, Experiment, FedDigError, demo_experiment, grid, resume, run, run_grid
 from feddig.core.moderator import Moderator
 from feddig.core.silo import Silo
 from feddig.report.page import write_comparison
 from feddig.runs.compare import Cell, Outcome
+from feddig.runs.progress import GridLines, GridProgress, spell_seconds
 from folders import contents, rows, run_feddig, snapshot, start_feddig
 
 ALGORITHMS = ["fedavg", "frozen", "feddig", "feddig-no-recall"]
@@ -169,6 +175,28 @@ def test_other_grids_branch_exactly_too(
         assert contents(tmp_path / "branched" / place) == contents(cell.path), place
 
 
+def test_extended_runs_branch_as_runs_of_their_own_and_are_recognised(
+    compared: Compared, tmp_path: Path, tiny_dataset: Dataset, counted: Counter[str]
+) -> None:
+    """Scenarios drawn for 8 rounds, then 2 rounds more: the grid shares as many rounds as with 8."""
+    more = {"training": {"rounds": 10}, "absence": {"rounds": 8}}
+    cells = tiny_grid(tmp_path, ["fedavg", "frozen"], ["none", "sequential"], [0], **more)
+    assert finished(run_grid(cells, dataset=tiny_dataset))
+    assert counted["rounds"] == 10 + (10 - 3) + 1
+    alone = tmp_path / "alone"
+    shutil.copytree(compared.alone / "frozen" / "sequential" / "seed-0", alone)
+    resume(alone, dataset=tiny_dataset, rounds=10)
+    assert contents(cells[3].path) == contents(alone)
+    shutil.rmtree(cells[3].path)
+    alone.rename(cells[3].path)
+    before = snapshot(tmp_path)
+    assert finished(run_grid(cells, dataset=tiny_dataset))
+    assert snapshot(tmp_path) == before, "an extended run is the cell with these settings"
+    fewer = tiny_grid(tmp_path, ["frozen"], ["sequential"], [0])
+    with pytest.raises(FedDigError, match=r"absence\.rounds = 8, now None; choose another --out"):
+        run_grid(fewer, dataset=tiny_dataset)
+
+
 def test_runs_that_differ_in_more_than_absence_share_nothing(
     tmp_path: Path, tiny_dataset: Dataset, counted: Counter[str]
 ) -> None:
@@ -176,6 +204,143 @@ def test_runs_that_differ_in_more_than_absence_share_nothing(
     cells = tiny_grid(tmp_path, ["fedavg", "fedavg-large"], ["none"], [0, 1], training={"rounds": 2})
     assert finished(run_grid(cells, dataset=tiny_dataset))
     assert counted["rounds"] == 4 * 2
+
+
+# --- what is shown
+
+
+def shown_of(cells: list[Cell], dataset: Dataset, **console: bool) -> list[str]:
+    """Run a grid and return the lines that it shows."""
+    text = StringIO()
+    run_grid(cells, dataset=dataset, progress=GridLines(Console(file=text, width=200, **console)))
+    return text.getvalue().splitlines()
+
+
+LINE = re.compile(r"run (\d+) of (\d+): (\S+, \S+, seed \d+): (.*)")
+LEFT = r"(, about \d+ s left in all)?"
+
+
+def test_a_comparison_shows_one_line_for_each_event(
+    tmp_path: Path, tiny_dataset: Dataset, counted: Counter[str]
+) -> None:
+    cells = tiny_grid(tmp_path, ["fedavg", "frozen"], ["temporary", "none"], [0])
+    run(cells[2].experiment, cells[2].path, dataset=tiny_dataset, until=2)
+    found = [LINE.fullmatch(line) for line in shown_of(cells, tiny_dataset)]
+    assert all(found)
+    assert [(match[1], match[2], match[3]) for match in found] == [
+        *[("1", "4", "fedavg, temporary, seed 0")] * 4,
+        *[("2", "4", "frozen, temporary, seed 0")] * 4,
+        *[("3", "4", "fedavg, none, seed 0")] * 2,
+        *[("4", "4", "frozen, none, seed 0")] * 2,
+    ]
+    accuracy = r"accuracy \d+\.\d %"
+    leaves = rf"round 2 of 8: silo \d leaves; {accuracy}{LEFT}"
+    returns = rf"round 4 of 8: silo \d returns; {accuracy}{LEFT}"
+    expected = [
+        "started; 8 rounds in all", leaves, returns, rf"finished; {accuracy}{LEFT}",
+        f"branched from {re.escape(str(cells[0].path))} after 1 rounds; 8 rounds in all",
+        leaves, returns, rf"finished; {accuracy}{LEFT}",
+        "resumed after 2 rounds; 8 rounds in all", rf"finished; {accuracy}{LEFT}",
+        f"branched from {re.escape(str(cells[2].path))} after 7 rounds; 8 rounds in all",
+        rf"finished; {accuracy}",
+    ]  # fmt: skip
+    for match, line in zip(found, expected, strict=True):
+        assert re.fullmatch(line, match[4]), match[0]
+    assert shown_of(cells, tiny_dataset) == [], "what is finished is not run again"
+
+
+def test_a_failure_and_an_absence_that_never_comes_are_lines_too(
+    tmp_path: Path, tiny_dataset: Dataset, counted: Counter[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    short = shown_of(
+        tiny_grid(tmp_path, ["fedavg"], ["temporary", "forever"], [0], training={"rounds": 1}), tiny_dataset
+    )
+    assert "every silo stays: temporary has no absence in 1 round" in short[1]
+    assert re.search(r"forever, seed 0: silo \d is absent in the only round$", short[4])
+    diverging = {"algorithm": {"feddyn": {"alpha": 1e9}}}
+    _, *events, last = shown_of(
+        tiny_grid(tmp_path / "other", ["feddyn"], ["none"], [0], **diverging), tiny_dataset
+    )
+    assert re.match(r"run 1 of 1: feddyn, none, seed 0: failed; .*diverged", last)
+    assert events == []
+    assert not [record for record in caplog.records if record.levelname == "WARNING"], "it is said once"
+
+
+class Recorded(GridProgress):
+    """Keeps how many rounds were announced, and how many came."""
+
+    def plan(self, trained: Sequence[range]) -> None:
+        self.announced = [list(rounds) for rounds in trained]
+        self.number, self.came = 0, [list[int]() for _ in trained]
+
+    def begin(self, number: int, experiment: Experiment, origin: str) -> None:
+        self.number = number
+
+    def round(self, row: Mapping[str, Any]) -> None:
+        self.came[self.number].append(row["round"])
+
+
+def test_the_rounds_that_are_announced_are_those_that_are_trained(
+    tmp_path: Path, tiny_dataset: Dataset, counted: Counter[str]
+) -> None:
+    """Finished, copied and frozen rounds do not count, nor does a branch whose parent is already further."""
+    cells = tiny_grid(tmp_path, ["fedavg", "frozen", "feddig"], seeds=[0])
+    run(cells[1].experiment, cells[1].path, dataset=tiny_dataset)
+    run(cells[3].experiment, cells[3].path, dataset=tiny_dataset, until=5)
+    run(cells[8].experiment, cells[8].path, dataset=tiny_dataset, until=6)
+    counted.clear()
+    recorded = Recorded()
+    assert finished(run_grid(cells, dataset=tiny_dataset, progress=recorded))
+    assert sum(map(len, recorded.announced)) == counted["rounds"]
+    for announced, came in zip(recorded.announced, recorded.came, strict=True):
+        assert came[: len(announced)] == announced
+    recorded = Recorded()
+    run_grid(cells, dataset=tiny_dataset, progress=recorded)
+    assert sum(map(len, recorded.announced)) == 0
+
+
+def test_the_time_left_is_that_of_all_runs_at_the_pace_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs of 4 rounds, the second copied up to round 2, and 10 s a round: after the first round 50 s are left."""
+    now = [0.0]
+    monkeypatch.setattr("feddig.runs.progress.time.perf_counter", lambda: now[0])
+    text, experiment = StringIO(), make_tiny_experiment(training={"rounds": 4})
+    shown = GridLines(Console(file=text, width=200))
+    shown.plan([range(4), range(2, 4)])
+    shown.begin(0, experiment, "started")
+    events = [f"round {number}: silo {number} leaves" for number in range(1, 5)]
+    shown.start(experiment, 0, 4, events)
+    for number in range(4):
+        now[0] += 15.0
+        row = {
+            "round": number,
+            "test_accuracy": 50.0,
+            "seconds_preparing": 5.0,
+            "present": [],
+            "recalled": [],
+        }
+        shown.round(row)
+    shown.finish(50.0)
+    found = re.findall(r"about (.*) left in all", text.getvalue())
+    assert found == ["50 s", "40 s", "30 s", "20 s", "20 s"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "spelt"), [(99, "99 s"), (100, "2 min"), (5940, "99 min"), (9000, "2.5 h")]
+)
+def test_times_are_spelt_for_people(seconds: float, spelt: str) -> None:
+    assert spell_seconds(seconds) == spelt
+
+
+def test_in_a_terminal_a_bar_shows_the_run_and_the_time_left(
+    tmp_path: Path, tiny_dataset: Dataset, counted: Counter[str]
+) -> None:
+    cells = tiny_grid(tmp_path, ["fedavg", "frozen"], ["sequential"], [0])
+    shown = shown_of(cells, tiny_dataset, force_terminal=True)
+    plain = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", "\n".join(shown))
+    assert re.search(r"run 1 of 2  fedavg, sequential, seed 0 .* 8/8 +\d+\.\d % .*here: ", plain)
+    assert re.search(r"run 2 of 2  frozen, sequential, seed 0 .* 8/8 ", plain)
+    ends = [line for line in plain.splitlines() if LINE.search(line)]
+    assert [LINE.search(line)[4].split(";")[0] for line in ends] == ["finished", "finished"]
 
 
 # --- continuing a comparison

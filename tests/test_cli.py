@@ -25,13 +25,22 @@ from PIL import Image
 from typer.main import get_command
 
 from conftest import draw_tiny_dataset, make_tiny_experiment
-from feddig import FedDigError, grid, read_digest, read_experiment, run, run_grid
+from documented import ROOT
+from feddig import FedDigError, grid, read_digest, run, run_grid
 from feddig._version import __version__
+from feddig.advise.try_setting import ShortRun, shorten_experiment
 from feddig.cli import app, main
+from feddig.commands import completion
 from feddig.commands.options import whole_numbers
-from feddig.experiment.toml import write_experiment
+from feddig.core.absence import SCENARIOS
+from feddig.core.recipe import names as algorithms
+from feddig.data.load import NAMES
+from feddig.experiment.setup import choose_device
+from feddig.experiment.toml import keys, read_experiment, write_experiment
 from feddig.files import path_fingerprint
 from feddig.privacy.ledger import Ledger
+from feddig.privacy.mechanisms import MECHANISMS
+from feddig.report.paper.figures import FIGURES
 from feddig.runs.release import ledger_of, remember_ledger
 from folders import contents, rows_without_times, snapshot, start_feddig
 from test_natural_silos import make_hospitals
@@ -139,7 +148,17 @@ def test_help_names_every_option(give: Give) -> None:
     options = {
         "init": ["--data", "--data-dir"],
         "check": ["--set", "--device", "--data-dir", "--json", "--log-level"],
-        "run": ["--set", "--out", "--resume", "--device", "--data-dir", "--quiet", "--json", "--log-level"],
+        "run": [
+            "--set",
+            "--out",
+            "--resume",
+            "--rounds",
+            "--device",
+            "--data-dir",
+            "--quiet",
+            "--json",
+            "--log-level",
+        ],
         "compare": ["--set", "--algorithms", "--scenarios", "--seeds", "--out", "--json"],
         "predict": ["--out", "--own-code", "--device", "--quiet", "--json"],
         "evaluate": ["--out", "--own-code", "--device", "--data-dir", "--quiet", "--json"],
@@ -195,6 +214,112 @@ def test_completion_can_be_shown() -> None:
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "_FEDDIG_COMPLETE=complete_bash" in done.stdout
+
+
+def offered(give: Give, monkeypatch: pytest.MonkeyPatch, *words: str) -> list[str]:
+    """Return what is offered in bash for the last of the words, as bash splits them."""
+    monkeypatch.setenv("_FEDDIG_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", "\n".join(["feddig", *words]))
+    monkeypatch.setenv("COMP_CWORD", str(len(words)))
+    said = give()
+    assert (said.code, said.err) == (0, "")
+    return said.out.split()
+
+
+ABSENCE = [key for key in keys() if key.startswith("absence.")]
+TABLES = sorted(path.stem for path in (ROOT / "experiments" / "paper").glob("*.toml"))
+WITH_JOINT = [
+    name
+    for name in algorithms()
+    if name.startswith(("feddig", "digests")) and "plus" not in name and "no-joint" not in name
+]
+
+
+@pytest.mark.parametrize(
+    ("words", "values"),
+    [
+        (["compare", "--algorithms", ""], algorithms()),
+        (["compare", "--algorithms", "fedavg,fedp"], ["fedavg,fedprox", "fedavg,fedprox-large"]),
+        (["compare", "--algorithms", "centralised,centr"], []),
+        (["compare", "--scenarios", ""], list(SCENARIOS)),
+        (["compare", "--scenarios", "none,gr"], ["none,groups"]),
+        (["run", "--device", ""], list(completion.DEVICES)),
+        (["run", "--device", "cuda", ":"], ["0"]),
+        (["run", "--set", "absence."], [f"{key}=" for key in ABSENCE]),
+        (["run", "--set", "training.rou"], ["training.rounds=", "training.rounds=300"]),
+        (["run", "--set", "absence.sc"], [f"absence.scenario={name}" for name in SCENARIOS]),
+        (["run", "--set", "absence.scenario", "="], list(SCENARIOS)),
+        (["compare", "--set", "absence.scenario", "=", "se"], ["sequential"]),
+        (["federation", "init", "x", "--set", "=", "absence.scenario", "=", "se"], ["sequential"]),
+        (["run", "--set", "privacy.mechanism", "="], list(MECHANISMS)),
+        (["run", "--set", "algorithm.name", "=", "fr"], [name for name in algorithms() if name[:2] == "fr"]),
+        (["run", "--set", "algorithm.prior_correction", "="], ["true", "false"]),
+        (["run", "--set", "data.name", "="], list(NAMES)),
+        (["run", "--set", "no.such", "="], []),
+        (
+            ["run", "--set", "seed", "=", "7", "--set", "algorithm.fedprox.m"],
+            [f"algorithm.fedprox.mu={part}" for part in ("", "0.01")],
+        ),
+        (["figures", ""], ["list", *FIGURES]),
+        (["run", "--log-level", ""], ["debug", "info", "warning", "error"]),
+        (["run", "--log-level", "=", "w"], ["warning"]),
+        (["paper", "table", ""], TABLES),
+        (["paper", "run", "table"], ["table-1", "table-2"]),
+        (["advise", "--mechanisms", "none,discrete-g"], ["none,discrete-gaussian"]),
+        (["advise", "--mixing", "w"], ["within-class"]),
+        (["advise", "--algorithm", ""], WITH_JOINT),
+    ],
+    ids=lambda part: " ".join(part) if isinstance(part, list) and len(part) < 8 else "",
+)
+def test_completion_offers_values(
+    words: list[str], values: list[str], give: Give, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(ROOT)
+    assert sorted(offered(give, monkeypatch, *words)) == sorted(values)
+
+
+def test_what_is_offered_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    for name in completion.DEVICES:
+        assert choose_device(name).type in ("cpu", "cuda")
+    for name in completion.algorithms_with_joint_update():
+        shorten_experiment(read_experiment(), ShortRun(name))
+
+
+def test_completion_does_not_wait_for_torch() -> None:
+    words = [["run", "--set", "privacy."], ["run", "--set", "data.name", "=", ""], ["figures", "s"],
+             ["compare", "--algorithms", "f"], ["advise", "--mechanisms", "n"], ["advise", "--algorithm", "f"],
+             ["paper", "run", "s"], ["run", "--device", "c"]]  # fmt: skip
+    program = (
+        "import os, sys\nfrom feddig.cli import main\nos.environ['_FEDDIG_COMPLETE'] = 'complete_bash'\n"
+        f"for words in {words}:\n"
+        "    os.environ['COMP_WORDS'] = '\\n'.join(['feddig', *words])\n"
+        "    os.environ['COMP_CWORD'] = str(len(words))\n"
+        "    try: main([])\n    except SystemExit: print('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.stdout.count("False") == len(words), done.stderr
+    assert "True" not in done.stdout
+    assert len(done.stdout.splitlines()) > 30, "and something was offered"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_itself_completes() -> None:
+    """The shell's own function runs the program; what it offers replaces only the end of the word."""
+    script = "\n".join(
+        [
+            f'eval "$({sys.executable} -m feddig --show-completion)"',
+            "COMP_WORDS=(feddig run --set absence.scenario = seq); COMP_CWORD=5",
+            f"_feddig_completion {Path(sys.executable).parent / 'feddig'}",
+            'echo "${COMPREPLY[@]}"',
+            "COMP_WORDS=(feddig compare --algorithms fedavg,cen); COMP_CWORD=3",
+            f"_feddig_completion {Path(sys.executable).parent / 'feddig'}",
+            'echo "${COMPREPLY[@]}"',
+        ]
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == ["sequential", "fedavg,centralised"], done.stderr
 
 
 # --- mistakes are one line
@@ -696,11 +821,11 @@ def test_a_federation_in_an_experiments_place_names_its_own_check(
 def test_a_run_prints_its_measures_and_its_folder(give: Give, tiny: Path) -> None:
     said = give("run", tiny, "--out", "mine")
     assert said.code == 0
-    sentence, final, *measures, privacy, folder = said.out.splitlines()
+    sentence, final, *measures, privacy, page, folder = said.out.splitlines()
     assert re.match(
         r"feddig ended at \d+\.\d %: .* its own model before the first leave \(\d+\.\d %\)\.", sentence
     )
-    assert folder == "mine"
+    assert (page, folder) == ("page     mine/report.html", "mine")
     assert re.fullmatch(r"privacy {12}record epsilon is infinite .*", privacy)
     names = [re.fullmatch(r"(.{18}) [ \d]{3}\.\d %", line).group(1).strip() for line in measures]
     assert names == ["best", "absence mean", "absence auc", "frozen own", "frozen own mean 10", "macro F1"]
@@ -747,7 +872,7 @@ def test_json_on_standard_output_is_json_alone(give: Give, tiny: Path, tmp_path:
     said = give("run", tiny, "--out", "mine", "--json")
     told = json.loads(said.out)
     written = json.loads((tmp_path / "mine" / "summary.json").read_text(encoding="utf-8"))
-    assert told.pop("path") == "mine"
+    assert (told.pop("path"), told.pop("page")) == ("mine", "mine/report.html")
     assert told == written
     assert len(said.err.splitlines()) == 6, "progress goes elsewhere"
 
@@ -764,7 +889,7 @@ def test_json_of_a_comparison(give: Give, tiny: Path, tmp_path: Path) -> None:
         "training.rounds=2",
     ]
     told = json.loads(give("compare", tiny, *words, "--out", "mine", "--json", "--quiet").out)
-    assert told["path"] == "mine"
+    assert (told["path"], told["page"]) == ("mine", "mine/report.html")
     assert [(run["algorithm"], run["scenario"]) for run in told["runs"]] == [
         ("fedavg", "none"),
         ("feddig", "none"),
@@ -784,7 +909,7 @@ def test_a_comparison_prints_a_table_and_where_to_look(give: Give, tiny: Path) -
         "page     mine/report.html",
         "results  mine",
     ]
-    assert said.err.splitlines()[0] == "fedavg, sequential, seed 0: rounds 1 to 2"
+    assert said.err.splitlines()[0] == "run 1 of 1: fedavg, sequential, seed 0: started; 2 rounds in all"
     again = give("compare", tiny, "--algorithms", "fedavg", "--set", "training.rounds=2", "--out", "mine")
     assert again == Said(0, said.out, ""), "what is finished is not run again"
 

@@ -53,6 +53,7 @@ EVERY_KEY: dict[str, Any] = {
     "absence.leave": 0.1,
     "absence.return": 0.3,
     "absence.file": "table.csv",
+    "absence.rounds": 40,
     "absence.seed": 2,
     "algorithm.name": "feddig+fednova",
     "algorithm.weighting": "samples",

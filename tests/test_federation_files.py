@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 import shutil
 import ssl
 import stat
@@ -26,6 +27,7 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from cryptography import x509
 
+from documented import ROOT
 from feddig._version import __version__
 from feddig.cli import main
 from feddig.commands.options import INTERRUPTED
@@ -95,6 +97,62 @@ def test_every_party_gets_the_same_contract_and_what_it_needs(rehearsed: Federat
     assert "feddig federation moderator ." in whole.moderator.run_sheet.read_text(encoding="utf-8")
 
 
+INSTRUCTIONS = ("FROM", "ARG", "ENV", "WORKDIR", "COPY", "RUN", "USER", "VOLUME", "CMD")
+
+
+def read_containerfile(text: str) -> dict[str, list[str]]:
+    """Return the arguments of each kind of instruction, in order; check what every such file of ours has."""
+    lines = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)).splitlines()
+    found: dict[str, list[str]] = {}
+    for line in filter(None, lines):
+        name, _, rest = line.partition(" ")
+        assert name in INSTRUCTIONS, line
+        assert rest.strip(), line
+        found.setdefault(name, []).append(rest)
+    assert lines[0] == f"FROM {found['FROM'][0]}"
+    # of Debian, small, and of a Python that the package accepts
+    assert re.fullmatch(r"python:3\.(11|12|13)-slim", *found["FROM"])
+    assert len(found["CMD"]) == 1
+    assert lines[-1].startswith("CMD ")
+    return found
+
+
+def test_the_container_of_the_repository_runs_the_demo_and_not_as_root() -> None:
+    """It cannot be built here: check what its instructions name."""
+    from test_commands import parse
+
+    create_command = pytest.importorskip("pip._internal.commands").create_command
+    text = (ROOT / "Containerfile").read_text(encoding="utf-8")
+    found = read_containerfile(text)
+    *copied, target = found["COPY"][0].split()
+    assert target == "./"
+    for name in [*copied, *(line.split()[0] for line in found["COPY"][1:])]:
+        assert (ROOT / name).exists(), name
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {project["readme"], *project["license-files"], "pyproject.toml", "constraints.txt"} == set(copied)
+    (run,) = found["RUN"]
+    steps = [shlex.split(step) for step in run.split("&&")]
+    for step in steps[:2]:
+        options, names = create_command("install").parse_args(step[2:])
+        assert step[:2] == ["pip", "install"]
+        assert options.constraints == ["constraints.txt"]
+        assert names in (["torch"], ["."])
+    (user,) = found["USER"]
+    assert user not in ("root", "0")
+    assert ["useradd", "--create-home", user] in steps
+    (volume,) = found["VOLUME"]
+    assert ["install", "-d", "-o", user, volume] in steps
+    assert found["WORKDIR"][-1] == volume
+    program, *words = json.loads(found["CMD"][0])
+    assert program in project["scripts"]
+    context = parse(words)
+    assert context.command.name == "compare"
+    assert Path(context.params["out"]) == Path(volume, "demo")
+    recipe = (ROOT / "Makefile").read_text(encoding="utf-8").split("\ndemo: ")[1].splitlines()[1]
+    assert words[:-1] == shlex.split(recipe)[1:-1], "the same as `make demo`"
+    assert "://" not in text, "it names no host"
+
+
 @pytest.mark.parametrize("party", ["moderator", "silo"])
 def test_a_party_can_run_as_a_service_and_in_a_container(
     rehearsed: FederationFolder, party: str, tmp_path: Path
@@ -111,7 +169,9 @@ def test_a_party_can_run_as_a_service_and_in_a_container(
     assert (service["Restart"], service["KillMode"]) == ("on-failure", "mixed")
     assert service["SuccessExitStatus"] == str(INTERRUPTED)
     program, *words = service["ExecStart"].split()
-    (command,) = [json.loads(line[4:]) for line in container.splitlines() if line.startswith("CMD ")]
+    built = read_containerfile(container)
+    assert built["COPY"] == [f"feddig-{__version__}-py3-none-any.whl /tmp/"]
+    command = json.loads(built["CMD"][0])
     assert Path(program).name == command[0] == "feddig"
     for given in (words, command[1:]):
         context = parse(given)
@@ -689,6 +749,8 @@ def test_the_moderators_console_tells_each_round_with_its_time_and_the_result(
         for content in (STATUS, STATUS | {"round": 9, "state": "finished"}):
             folder.status.write_text(json.dumps(content), encoding="utf-8")
             show(Status(content))
+        folder.run.mkdir()
+        (folder.run / "report.html").touch()
         return True
 
     monkeypatch.setattr(moderator_process, "run_moderator", run)
@@ -702,7 +764,21 @@ def test_the_moderators_console_tells_each_round_with_its_time_and_the_result(
         first,
     )
     assert " INFO hospitals: round 9 of 9  " in last
-    assert said.out == f"{folder.run}: 9 rounds, accuracy 61.2 % (test); see report.html there\n"
+    page = folder.run / "report.html"
+    assert said.out == f"{folder.run}: 9 rounds, accuracy 61.2 % (test)\npage     {page}\n"
+
+
+def test_a_finished_federation_prints_its_page_and_last_its_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = FederationFolder(tmp_path).moderator.run
+    folder.mkdir(parents=True)
+    (folder / "report.html").touch()
+    monkeypatch.setattr("feddig.federation.processes.up.up", lambda *_, **__: True)
+    for words, said in (([], f"page     {folder / 'report.html'}\n{folder}\n"), (["--quiet"], "")):
+        with pytest.raises(SystemExit) as ended:
+            main(["federation", "up", str(tmp_path), *words])
+        assert (ended.value.code, capsys.readouterr().out) == (0, said)
 
 
 def test_status_of_another_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -745,7 +745,9 @@ def test_the_page_is_written_into_the_folder_or_to_the_given_path(
         (["report", str(grid / "feddig"), str(grid / "fedavg")], Path("report.html")),
     ):
         assert run_feddig(*arguments) == 0
-        assert capsys.readouterr().out.strip() == str(place)
+        assert capsys.readouterr().out == f"page     {place}\n"
+        assert run_feddig(*arguments, "--quiet") == 0
+        assert capsys.readouterr().out == f"{place}\n", "for scripts"
         assert place.read_text(encoding="utf-8").startswith("<!doctype html>")
 
 

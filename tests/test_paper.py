@@ -78,6 +78,13 @@ def test_table_one_has_every_method_in_every_scenario_and_the_controls() -> None
     assert {row[0] for row in facts(read_table(FOLDER, "table-1"), "data.name")} == {"emnist-byclass"}
 
 
+def test_a_setting_that_is_left_out_is_in_no_key() -> None:
+    """Result files know their cells by these keys, so a new optional setting must not change them."""
+    cell = read_table(FOLDER, "table-1").cells[0]
+    assert cell.experiment.absence.rounds is None
+    assert "rounds" not in cell.settings["absence"]
+
+
 def test_the_other_files_list_their_cells() -> None:
     pilot = read_table(FOLDER, "pilot")
     assert set(
@@ -157,8 +164,8 @@ def test_a_cell_is_the_same_wherever_its_files_lie_and_on_any_machine(tmp_path: 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two tables of tiny cells, which share one; without the report page, which takes most of a tiny run's time."""
-    monkeypatch.setattr("feddig.runs.outcome.write_page", lambda path: None)
+    """Two tables of tiny cells, which share one; with an empty report page, which takes most of a tiny run's time."""
+    monkeypatch.setattr("feddig.runs.outcome.write_page", lambda path: (path / "report.html").touch())
     (tmp_path / "paper.toml").write_text(
         '[data]\nname = "fashion-mini"\nlimit = 160\nmin_samples = 8\nskew = 1.0\n'
         '[training]\nrounds = 6\nbatch = 32\nlr = 0.01\n[model]\nclassifier = "small"\n',
@@ -187,7 +194,9 @@ def runner_of(folder: Path, name: str = "first", **more: Any) -> Runner:
 def test_finished_cells_are_kept_and_not_run_again(folder: Path) -> None:
     said: list[str] = []
     assert runner_of(folder).run(said.append) == []
-    assert [text.split(",")[0] for text in said] == ["finished: fedavg", "finished: feddig"]
+    assert [text.split(",")[0] for text in said[::2]] == ["finished: fedavg", "finished: feddig"]
+    pages = [Path(text.removeprefix("page     ")) for text in said[1::2]]
+    assert [page.name for page in pages if page.is_file()] == ["report.html"] * 2
     lines = read_lines(folder / "results")
     assert len((folder / "results" / "first.jsonl").read_text("utf-8").splitlines()) == len(lines) == 2
     fedavg, feddig = lines

@@ -1,7 +1,9 @@
 """The paper's figures: the values in the drawn figure are those of the results."""
 
+import inspect
 import tomllib
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from statistics import stdev
 from typing import Any
@@ -16,7 +18,6 @@ from PIL import Image
 from feddig.errors import FedDigError
 from feddig.files import write_tensors
 from feddig.report.curve_styles import choose_styles
-from feddig.report.paper import figures
 from feddig.report.paper.digests import DRAWS, mixing_weights, variance_in_samples, variance_in_theory
 from feddig.report.paper.figures import FIGURES, draw_figure
 from feddig.report.paper.style import save_figure
@@ -527,9 +528,18 @@ def test_the_command_reports_errors_in_one_line(
         assert wanted in error_line(capsys, "figures", *words)
 
 
-def test_every_kind_is_a_function_of_its_name_and_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_function_that_returns_a_figure_is_a_kind_and_is_listed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     assert run_feddig("figures", "list") == 0
     printed = capsys.readouterr().out
-    for name, function in FIGURES.items():
-        assert getattr(figures, name.replace("-", "_")) is function
+    drawing = {
+        name.replace("_", "-"): home
+        for home in ("accuracy", "digests")
+        for name, function in vars(import_module(f"feddig.report.paper.{home}")).items()
+        if inspect.isfunction(function) and function.__module__.endswith(home)
+        if not name.startswith("_") and inspect.signature(function).return_annotation is Figure
+    }
+    assert drawing == FIGURES
+    for name in FIGURES:
         assert f" {name} " in printed

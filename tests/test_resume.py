@@ -24,11 +24,13 @@ from feddig.errors import FileFormatError
 from feddig.experiment.setup import lay_out
 from feddig.experiment.toml import write_experiment
 from feddig.models.encoder import load_encoder
+from feddig.report.read_run import read_runs
 from folders import (
     contents,
     error_line,
     header,
     rows,
+    rows_without_times,
     run_feddig,
     snapshot,
     start_feddig,
@@ -221,6 +223,158 @@ def test_digests_with_the_systems_entropy_are_made_once(
     assert len(made) == 3, "the crash came after the digests and before the first checkpoint"
     resume(tmp_path / "run", dataset=tiny_dataset)
     assert snapshot(tmp_path / "run" / "digests") == made
+
+
+# --- more rounds
+
+MORE = ROUNDS + 2
+
+
+def written_at_once(algorithm: str, availability: Path, rounds: int = MORE) -> Experiment:
+    """Return the experiment whose availability is that of an extended run."""
+    return make_tiny_experiment(
+        algorithm={"name": algorithm},
+        training={"rounds": rounds, "batch": 32},
+        absence={"scenario": "file", "file": str(availability)},
+    )
+
+
+def without_settings(folder: Path) -> dict[str, object]:
+    return {name: found for name, found in contents(folder).items() if name != "experiment.toml"}
+
+
+@pytest.mark.parametrize("algorithm", ["fedavg", "feddig", "feddig-plus", "frozen"])
+def test_an_extended_run_equals_one_that_had_these_rounds_from_the_start(
+    algorithm: str, tiny_dataset: Dataset, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    run(tiny(algorithm), folder, dataset=tiny_dataset)
+    before = contents(folder)
+    summary = resume(folder, dataset=tiny_dataset, rounds=MORE)
+    assert summary["rounds"] == MORE
+    assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["rounds"] == MORE
+    assert rows_without_times(folder)[:ROUNDS] == before["metrics.jsonl"]
+    digests = {name: found for name, found in before.items() if name.startswith("digests")}
+    assert digests.items() <= contents(folder).items()
+    old = str(before["availability.csv"], "utf-8").splitlines()[2:]
+    new = (folder / "availability.csv").read_text(encoding="utf-8").splitlines()[2:]
+    assert new == [line + 2 * line[-2:] for line in old], "later rounds are as the last one"
+    run(written_at_once(algorithm, folder / "availability.csv"), tmp_path / "once", dataset=tiny_dataset)
+    assert without_settings(folder) == without_settings(tmp_path / "once")
+
+
+def test_the_settings_of_an_extended_run_repeat_it(tiny_dataset: Dataset, tmp_path: Path) -> None:
+    """The rounds of the scenario and AdaBest's beta stay those of the start."""
+    run(tiny("feddig+adabest"), tmp_path / "run", dataset=tiny_dataset)
+    started = read_experiment(tmp_path / "run" / "experiment.toml")
+    resume(tmp_path / "run", dataset=tiny_dataset, rounds=MORE)
+    extended = read_experiment(tmp_path / "run" / "experiment.toml")
+    assert (started.absence.rounds, extended.absence.rounds) == (None, ROUNDS)
+    assert extended.training.rounds == MORE
+    assert extended.algorithm.bases == started.algorithm.bases
+    run(extended, tmp_path / "again", dataset=tiny_dataset)
+    assert contents(tmp_path / "again") == contents(tmp_path / "run")
+    measures = read_runs([tmp_path / "run"])[0].measures
+    (tmp_path / "run" / "summary.json").unlink()
+    assert read_runs([tmp_path / "run"])[0].measures == measures, "the page computes what the summary has"
+    assert resume(tmp_path / "run", dataset=tiny_dataset)["accuracy"] == measures
+
+
+def test_an_interrupted_run_is_extended_in_pieces(tiny_dataset: Dataset, tmp_path: Path) -> None:
+    run(tiny(), tmp_path / "pieces", dataset=tiny_dataset, until=2)
+    assert resume(tmp_path / "pieces", dataset=tiny_dataset, rounds=MORE, until=ROUNDS + 1) == {}
+    assert resume(tmp_path / "pieces", dataset=tiny_dataset)["rounds"] == MORE, (
+        "a plain resume knows the rounds"
+    )
+    run(tiny(), tmp_path / "straight", dataset=tiny_dataset)
+    resume(tmp_path / "straight", dataset=tiny_dataset, rounds=MORE - 1)
+    resume(tmp_path / "straight", dataset=tiny_dataset, rounds=MORE)
+    assert contents(tmp_path / "pieces") == contents(tmp_path / "straight")
+
+
+def test_a_run_that_is_far_from_its_end_may_get_fewer_rounds_and_then_its_own_again(
+    tiny_dataset: Dataset, tiny_contents: dict[str, object], tmp_path: Path
+) -> None:
+    run(tiny(), tmp_path / "run", dataset=tiny_dataset, until=1)
+    assert resume(tmp_path / "run", dataset=tiny_dataset, rounds=2)["rounds"] == 2
+    assert resume(tmp_path / "run", dataset=tiny_dataset, rounds=ROUNDS)["rounds"] == ROUNDS
+    assert contents(tmp_path / "run") == tiny_contents
+
+
+@pytest.mark.parametrize("name", ["availability.csv", "experiment.toml"])
+@pytest.mark.parametrize("done", [True, False])
+def test_an_extension_that_crashes_loses_nothing(
+    name: str, done: bool, tiny_dataset: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tiny(), tmp_path / "run", dataset=tiny_dataset)
+    shutil.copytree(tmp_path / "run", tmp_path / "straight")
+    resume(tmp_path / "straight", dataset=tiny_dataset, rounds=MORE)
+    number = ["availability.csv", "experiment.toml"].index(name) + 1
+    with crash_at(monkeypatch, "os.replace", number, done=done), pytest.raises(Crash):
+        resume(tmp_path / "run", dataset=tiny_dataset, rounds=MORE)
+    shutil.copytree(tmp_path / "run", tmp_path / "plain")
+    planned = MORE if (name, done) == ("experiment.toml", True) else ROUNDS
+    assert resume(tmp_path / "plain", dataset=tiny_dataset)["rounds"] == planned
+    resume(tmp_path / "run", dataset=tiny_dataset, rounds=MORE)
+    assert contents(tmp_path / "run") == contents(tmp_path / "straight")
+    if planned == MORE:
+        assert contents(tmp_path / "plain") == contents(tmp_path / "straight")
+
+
+@pytest.mark.parametrize("rounds", [1, ROUNDS])
+def test_rounds_that_are_done_already_are_one_line(
+    rounds: int, tiny_dataset: Dataset, tmp_path: Path
+) -> None:
+    run(tiny(), tmp_path / "run", dataset=tiny_dataset)
+    before = snapshot(tmp_path / "run")
+    with pytest.raises(FedDigError) as caught:
+        resume(tmp_path / "run", dataset=tiny_dataset, rounds=rounds)
+    assert (
+        str(caught.value)
+        == f"--rounds: {ROUNDS} rounds of {tmp_path / 'run'} are done already; give more than 4"
+    )
+    assert snapshot(tmp_path / "run") == before
+
+
+def test_a_finished_run_without_its_checkpoint_is_not_trained_again(
+    tiny_dataset: Dataset, tmp_path: Path
+) -> None:
+    run(tiny(), tmp_path / "run", dataset=tiny_dataset)
+    shutil.rmtree(tmp_path / "run" / "checkpoint")
+    before = snapshot(tmp_path / "run")
+    with pytest.raises(FedDigError, match=r"state\.safetensors: is missing"):
+        resume(tmp_path / "run", dataset=tiny_dataset, rounds=MORE)
+    assert snapshot(tmp_path / "run") == before
+
+
+def test_the_run_of_a_federation_is_extended_by_its_contract(tiny_dataset: Dataset, tmp_path: Path) -> None:
+    run(tiny(), tmp_path / "run", dataset=tiny_dataset)
+    (tmp_path / "run" / "partition.csv").unlink()
+    with pytest.raises(FedDigError, match=r"gets more rounds by `feddig federation extend`"):
+        resume(tmp_path / "run", dataset=tiny_dataset, rounds=MORE)
+
+
+def test_an_extension_that_is_refused_leaves_the_finished_run(tiny_dataset: Dataset, tmp_path: Path) -> None:
+    run(tiny(), tmp_path / "run", dataset=tiny_dataset)
+    before = snapshot(tmp_path / "run")
+    with pytest.raises(FedDigError, match="another data set"):
+        resume(tmp_path / "run", dataset=draw_tiny_dataset(120, 40, seed=1), rounds=MORE)
+    after = snapshot(tmp_path / "run")
+    assert {**after, "log.txt": 0} == {**before, "log.txt": 0}
+
+
+def test_a_run_is_extended_on_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "run"
+    small = ["--set", "data.limit=300", "--set", "training.threads=1", "--set", "algorithm.name=fedavg",
+             "--set", "data.skew=10", "--set", "training.rounds=2"]  # fmt: skip
+    assert "--rounds: goes with --resume" in error_line(
+        capsys, "run", *small, "--rounds", "3", "--out", folder
+    )
+    assert run_feddig("run", *small, "--quiet", "--out", folder) == 0
+    assert run_feddig("run", "--resume", folder, "--rounds", "3") == 0
+    assert "rounds 3 to 3" in capsys.readouterr().err
+    assert len(rows(folder)) == 3
+    assert "3 rounds" in error_line(capsys, "run", "--resume", folder, "--rounds", "3")
 
 
 # --- killed processes

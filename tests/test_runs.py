@@ -510,14 +510,15 @@ def test_the_saved_experiment_has_every_key(algorithm: str, tiny_dataset: Datase
     table = tomllib.loads((tmp_path / "run" / "experiment.toml").read_text(encoding="utf-8"))
     written = {key for key in keys() if _has(table, key)}
     others = {key for key in keys() if key.count(".") == 2 and not key.startswith(f"algorithm.{algorithm}.")}
-    # except the path of data given in Python, channels of image files, the file of a named scenario, and keys of a
-    # sound mechanism
+    # except the path of data given in Python, channels of image files, the file and the rounds of a scenario, and keys
+    # of a sound mechanism
     sound = {f"privacy.{key}" for key in ("clip_bound", "label_epsilon", "budget_epsilon", "budget_delta")}
     assert set(keys()) - written - others == {
         "data.path",
         "data.channels",
         "data.partition_file",
         "absence.file",
+        "absence.rounds",
         *sound,
     }
     assert table["absence"]["order"] == "index"

@@ -1,10 +1,15 @@
 """The accuracy measures of a run, each computed by hand."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from feddig import Absence, draw_absence
+from conftest import make_tiny_experiment
+from feddig import Absence, Dataset, draw_absence
+from feddig.experiment.setup import lay_out
 from feddig.report.measures import MEASURES, accuracy_measures, class_summary, wilson_interval
+from feddig.report.read_run import Run
 
 
 def table(*rows: str) -> Absence:
@@ -159,3 +164,17 @@ def test_rows_of_an_older_release_have_no_classes() -> None:
         "class_accuracy": None,
     }
     assert found["macro_f1"] is found["balanced_accuracy"] is found["auc"] is None
+
+
+def test_the_mean_before_the_first_leave_stays_when_a_run_gets_more_rounds(tiny_dataset: Dataset) -> None:
+    """It averages one round of 30, and of 60 it would be two; the page computes what the summary has."""
+    experiment = make_tiny_experiment(training={"rounds": 30})
+    extended = experiment.with_rounds(60)
+    absence = lay_out(extended, tiny_dataset).absence
+    assert (absence.rounds, absence.first_leave()) == (60, 10)
+    measures = accuracy_measures(ROUNDS[:60], absence, extended.scenario_rounds)
+    assert measures["frozen_own_mean_10"] == measures["frozen_own"] == 9.0
+    assert accuracy_measures(ROUNDS[:60], absence)["frozen_own_mean_10"] == 8.5
+    settings = {"absence": {"rounds": extended.absence.rounds}, "training": {"rounds": 60}}
+    rows = [{"test_accuracy": accuracy} for accuracy in ROUNDS[:60]]
+    assert Run(Path(), settings, absence, rows, summary={}).measures == measures

@@ -313,6 +313,17 @@ def test_silos_that_the_schedule_leaves_out_are_not_missing(make: Make, tmp_path
     assert "missing" not in log_of(folder)
 
 
+def test_a_schedule_that_is_shorter_than_the_run_stays_as_in_its_last_round(
+    make: Make, tmp_path: Path
+) -> None:
+    table = tmp_path / "table.csv"
+    table.write_text("1,1,1\n1,0,0\n1,0,1\n")
+    folder = make(absence={"scenario": "file", "file": str(table), "rounds": 3})
+    (folder.moderator.path / "table.csv").write_text(table.read_text())
+    moderate(folder, LocalGrid(folder, 3))
+    assert present(folder) == [EVERYBODY, [0], [0, 2], [0, 2]]
+
+
 def test_where_silos_do_not_train_they_may_leave_when_all_have_sent_their_digests(make: Make) -> None:
     folder = make(algorithm={"name": "digests-only"})
     grid = LocalGrid(folder, 3)

@@ -16,6 +16,7 @@ from feddig.commands import amend
 from feddig.commands.advise import advise_command
 from feddig.commands.audit import audit_command
 from feddig.commands.compare import compare_command
+from feddig.commands.completion import whole_words
 from feddig.commands.datasets import datasets_command
 from feddig.commands.digest import digest_app
 from feddig.commands.encoder import encoder_app
@@ -70,7 +71,8 @@ app.command("advise")(advise_command)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; report a mistake in one line and exit with code 2."""
     try:
-        code = app(args=arguments, prog_name="feddig", standalone_mode=False)
+        with whole_words():
+            code = app(args=arguments, prog_name="feddig", standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except UsageError as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
@@ -100,7 +102,8 @@ def _suggest_key(error: Any) -> str | None:
     from feddig.experiment.toml import keys
 
     names: dict[str, str] = {}
-    for key in keys():
+    # of several keys with one name, such as rounds, the one of [training] is meant
+    for key in sorted(keys(), key=lambda key: not key.startswith("training.")):
         names.setdefault(key.rpartition(".")[2], key)
     close = difflib.get_close_matches(wrong, names, n=1, cutoff=0.8)
     if not close:

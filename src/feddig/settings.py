@@ -98,6 +98,11 @@ class AbsenceSettings:
     file: str | None = setting(
         None, "file: a CSV, silo x round, 0, 1 or d (sends its digest, does not train)"
     )
+    rounds: int | None = setting(
+        None,
+        "draw the scenario for this many rounds; later rounds are as the last of them; left out: training.rounds",
+        least=1,
+    )
     seed: int | None = setting(None, "seed of the absence; left out: from the top-level seed", least=0)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from feddig.commands import options
+from feddig.commands import completion, options
 from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
@@ -57,8 +57,18 @@ def advise_command(
     samples_per_digest: Annotated[
         str | None, typer.Option(help=f"Comma-separated numbers; {FULL['samples_per_digest']}.")
     ] = None,
-    mixing: Annotated[str | None, typer.Option(help="Of random,within-class; both.")] = None,
-    mechanisms: Annotated[str | None, typer.Option(help=f"Of {FULL['mechanisms']}; all.")] = None,
+    mixing: Annotated[
+        str | None,
+        typer.Option(
+            help="Of random,within-class; both.", autocompletion=completion.list_of(lambda: MIXINGS)
+        ),
+    ] = None,
+    mechanisms: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Of {FULL['mechanisms']}; all.", autocompletion=completion.list_of(completion.mechanisms)
+        ),
+    ] = None,
     epsilons: Annotated[
         str | None, typer.Option(help=f"Record epsilons of the discrete mechanisms; {FULL['epsilons']}.")
     ] = None,
@@ -73,7 +83,11 @@ def advise_command(
         float | None, typer.Option(help="Delta of discrete-gaussian; the experiment's, else 1e-6.")
     ] = None,
     algorithm: Annotated[
-        str, typer.Option(help="Algorithm of the short run: digests-only or feddig.")
+        str,
+        typer.Option(
+            help="Algorithm of the short run: digests-only or feddig.",
+            autocompletion=completion.one_of(completion.algorithms_with_joint_update),
+        ),
     ] = "digests-only",
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of the short run.")] = 5,
     joint_steps: Annotated[

@@ -3,7 +3,7 @@
 import json
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -13,7 +13,17 @@ import typer
 from rich.console import Console
 
 from feddig.commands.federation import need_flower
-from feddig.commands.options import DataDir, Json, Level, LogLevel, Quiet, check_out, find_silo, show_log
+from feddig.commands.options import (
+    DataDir,
+    Json,
+    Level,
+    LogLevel,
+    Quiet,
+    check_out,
+    find_silo,
+    print_page,
+    show_log,
+)
 from feddig.errors import DivergenceError, FedDigError
 
 if TYPE_CHECKING:
@@ -171,12 +181,12 @@ def audit_command(
     }  # fmt: skip
     shown = [*audit.pictures] if "inversion" in drawn else []
     report = {**audit.report, "command": _command_line(folder, given), "pictured": shown}
-    write_audit(out, report, drawn)
-    _rebuild_run_page(out, console)
+    page, run_page = write_audit(out, report, drawn), _rebuild_run_page(out, console)
     if as_json:
-        print(json.dumps({"path": str(out), **report}, indent=2, allow_nan=False))
+        pages = {"page": str(page), "run_page": run_page and str(run_page)}
+        print(json.dumps({"path": str(out), **pages, **report}, indent=2, allow_nan=False))
     else:
-        _print(report, out, pictured="inversion" in drawn)
+        _print(report, out, [page, run_page], pictured="inversion" in drawn)
     if _fails(report["light"], fail_on):
         raise typer.Exit(FAILED)
 
@@ -223,17 +233,15 @@ def _check_out(out: Path) -> None:
         )
 
 
-def _rebuild_run_page(out: Path, console: Console) -> None:
+def _rebuild_run_page(out: Path, console: Console) -> Path | None:
     """Rebuild the page of the run whose folder contains the audit; if that fails, the audit is still written."""
     from feddig.report.page import rebuild_run_page
 
     try:
-        page = rebuild_run_page(out)
+        return rebuild_run_page(out)
     except FedDigError as error:
         console.print(f"the run's page does not show this audit: {error}", markup=False, highlight=False)
-        return
-    if page:
-        console.print(f"the run's page shows it now: {page}", markup=False, highlight=False, soft_wrap=True)
+        return None
 
 
 def _command_line(folder: Path | None, options: Mapping[str, Any]) -> str:
@@ -253,12 +261,15 @@ def _fails(verdict: str, fail_on: FailOn) -> bool:
     )
 
 
-def _print(report: dict[str, Any], out: Path, *, pictured: bool) -> None:
+def _print(report: dict[str, Any], out: Path, pages: Sequence[Path | None], *, pictured: bool) -> None:
     print(f"Verdict: {report['light']}. {report['meaning']}\n")
     for check in report["checks"]:
         print(f"{check['number']} {check['light']:<8} {check['title']}")
         print(f"           {check['sentence']}")
-    print(f"\nfigures {out / 'audit.json'}\npage    {out / 'report.html'}\n")
+    print(f"\nfigures  {out / 'audit.json'}")
+    for page in pages:
+        print_page(page)
+    print()
     steps = report["next_steps"]
     print(steps["said"])
     if steps["settings"]:

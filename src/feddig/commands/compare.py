@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from feddig.commands import options
+from feddig.commands import completion, options
 from feddig.errors import FedDigError
 
 
@@ -16,9 +16,17 @@ def compare_command(
     file: options.ExperimentFile = None,
     overrides: options.Overrides = None,
     algorithms: Annotated[
-        str, typer.Option(help="Names, separated by commas.")
+        str,
+        typer.Option(
+            help="Names, separated by commas.", autocompletion=completion.list_of(completion.algorithms)
+        ),
     ] = "fedavg,frozen,feddig,feddig-plus",
-    scenarios: Annotated[str, typer.Option(help="Names, separated by commas.")] = "sequential",
+    scenarios: Annotated[
+        str,
+        typer.Option(
+            help="Names, separated by commas.", autocompletion=completion.list_of(completion.scenarios)
+        ),
+    ] = "sequential",
     seeds: Annotated[str, typer.Option(help="Numbers or ranges, separated by commas, as 0-4,7.")] = "0",
     out: Annotated[Path, typer.Option(help="Folder of the comparison; finished runs in it are kept.")] = Path(
         "results/compare"
@@ -36,7 +44,7 @@ def compare_command(
     from feddig.core.recipe import read_recipe
     from feddig.report.page import describe_results, to_rich
     from feddig.runs.compare import compare
-    from feddig.runs.progress import choose_progress
+    from feddig.runs.progress import GridLines
 
     names = options.listed("--algorithms", algorithms)
     for name in names:
@@ -55,8 +63,9 @@ def compare_command(
             numbers,
             out,
             device=device,
-            progress=lambda: choose_progress(console, quiet=quiet),
+            progress=None if quiet else GridLines(console),
         )
+    page = comparison.page
     if as_json:
         runs = [
             {
@@ -69,16 +78,14 @@ def compare_command(
             }
             for each in comparison.outcomes
         ]
-        print(json.dumps({"path": str(out), "runs": runs}, indent=2))
+        print(json.dumps({"path": str(out), "page": page and str(page), "runs": runs}, indent=2))
     else:
         # a pipe has no width, and a truncated table is useless
         Console(width=None if sys.stdout.isatty() else 120).print(to_rich(comparison.rows, str(out)))
-        print(
-            "".join(f"{sentence}\n" for sentence in (describe_results(out) if comparison.results else [])),
-            end="",
-        )
+        for sentence in describe_results(out) if comparison.results else []:
+            print(sentence)
         print("\n".join(f"picture  {picture}" for picture in comparison.pictures))
-        print("" if comparison.page is None else f"page     {comparison.page}\n", end="")
+        options.print_page(page)
         print(f"results  {out}")
     if comparison.failures:
         failed = f"{len(comparison.failures)} of {len(comparison.outcomes)} runs failed"

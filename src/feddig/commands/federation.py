@@ -23,6 +23,8 @@ from feddig.commands.options import (
     Quiet,
     chosen_experiment,
     listed,
+    page_in,
+    print_page,
     show_log,
 )
 from feddig.errors import FedDigError
@@ -258,6 +260,7 @@ def federation_up(
         done = up(whole, stopping, only=only, rounds_limit=rounds_limit, show=show)
     _conclude(done, stopping.is_set(), f"feddig federation up {folder}", partial(typer.echo, err=True))
     if done and not quiet:
+        print_page(page_in(whole.moderator.run))
         print(whole.moderator.run)
 
 
@@ -282,7 +285,8 @@ def federation_moderator(
     _conclude(done, stopping.is_set(), f"feddig federation moderator {folder}", log.warning)
     status = read_status(moderator.status)
     if done and status is not None:
-        print(f"{moderator.run}: {status.rounds_done} rounds, {status.accuracy}; see report.html there")
+        print(f"{moderator.run}: {status.rounds_done} rounds, {status.accuracy}")
+        print_page(page_in(moderator.run))
 
 
 @federation_app.command("silo")

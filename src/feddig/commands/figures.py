@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from feddig.commands import completion
 from feddig.commands.options import DataDir
 from feddig.errors import FedDigError
 
@@ -17,7 +18,14 @@ if TYPE_CHECKING:
 
 
 def figures_command(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="Which figure; `list` shows all of them.")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="Which figure; `list` shows all of them.",
+            autocompletion=completion.one_of(completion.figures),
+        ),
+    ],
     folders: Annotated[
         list[Path] | None,
         typer.Argument(metavar="DIR...", help="Folders of runs, or of comparisons."),

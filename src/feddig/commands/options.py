@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from feddig.commands import completion
 from feddig.errors import FedDigError, nearest
 
 if TYPE_CHECKING:
@@ -40,11 +41,18 @@ ExperimentFile = Annotated[
 Overrides = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="SECTION.KEY=VALUE", help="Change a key of the experiment; may be repeated."
+        "--set",
+        metavar="SECTION.KEY=VALUE",
+        help="Change a key of the experiment; may be repeated.",
+        autocompletion=completion.settings,
     ),
 ]
 Device = Annotated[
-    str, typer.Option(help="auto, cpu, cuda or cuda:N (one device; several GPUs are not used).")
+    str,
+    typer.Option(
+        help="auto, cpu, cuda or cuda:N (one device; several GPUs are not used).",
+        autocompletion=completion.one_of(lambda: completion.DEVICES),
+    ),
 ]
 DataDir = Annotated[
     Path | None,
@@ -169,6 +177,22 @@ def check_out(out: Path) -> None:
     """Refuse a file where a folder for results is to be."""
     if out.is_file():
         raise FedDigError(f"--out: {out} is a file; give a new folder")
+
+
+def page_in(folder: Path) -> Path | None:
+    """Return the page of a run's or a comparison's folder, if it was written."""
+    from feddig.report.html_parts import PAGE
+
+    page = folder / PAGE
+    return page if page.is_file() else None
+
+
+def print_page(page: Path | None) -> None:
+    """Print where a page is, if it was written; all commands print it in the same way."""
+    from feddig.report.html_parts import say_page
+
+    if page is not None:
+        print(say_page(page))
 
 
 def show_log(level: LogLevel, *, timed: bool = False) -> None:

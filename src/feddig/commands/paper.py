@@ -21,6 +21,12 @@ Results = Annotated[Path, typer.Option(help="Folder for NAME.jsonl, a line for e
 EXPERIMENTS, RESULTS = Path("experiments/paper"), Path("benchmarks/results/paper")
 
 
+def _tables(context: typer.Context, incomplete: str) -> list[str]:
+    """Offer the tables and figures of the folder that is given or the usual one."""
+    folder = Path(context.params.get("experiments") or EXPERIMENTS)
+    return sorted(path.stem for path in folder.glob("*.toml"))
+
+
 @paper_app.command("list")
 def paper_list(experiments: Experiments = EXPERIMENTS, results: Results = RESULTS) -> None:
     """List the tables and figures: how many cells are finished, and what the others cost."""
@@ -44,7 +50,10 @@ def paper_list(experiments: Experiments = EXPERIMENTS, results: Results = RESULT
 
 @paper_app.command("run")
 def paper_run(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The table or figure; `list` shows all.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="The table or figure; `list` shows all.", autocompletion=_tables),
+    ],
     seeds: Annotated[str, typer.Option(help="Seeds in place of the file's, separated by commas.")] = "",
     limit_minutes: Annotated[
         float | None, typer.Option(min=0, help="Stop before this time is over; a cut cell goes on later.")
@@ -99,7 +108,10 @@ def paper_run(
 @paper_app.command("table")
 def paper_table(
     name: Annotated[
-        str, typer.Argument(metavar="[NAME]", help="The table or figure; left out: all of them.")
+        str,
+        typer.Argument(
+            metavar="[NAME]", help="The table or figure; left out: all of them.", autocompletion=_tables
+        ),
     ] = "",
     markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown, as for a document.")] = False,
     experiments: Experiments = EXPERIMENTS,

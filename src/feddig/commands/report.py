@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from feddig.commands.options import Quiet
+from feddig.commands.options import Quiet, print_page
 
 
 def report_command(
@@ -29,7 +29,9 @@ def report_command(
     from feddig.report.page import write_report
 
     page, notes = write_report(folders, out)
-    if not quiet:
-        for note in notes:
-            print(f"feddig: {note}", file=sys.stderr)
-    print(page)
+    if quiet:
+        print(page)
+        return
+    for note in notes:
+        print(f"feddig: {note}", file=sys.stderr)
+    print_page(page)

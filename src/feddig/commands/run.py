@@ -24,6 +24,9 @@ def run_command(
     resume: Annotated[
         Path | None, typer.Option(help="Resume the run in this results folder; its data are known.")
     ] = None,
+    rounds: Annotated[
+        int | None, typer.Option(min=1, help="With --resume: rounds in all, also after the last one.")
+    ] = None,
     device: options.Device = "auto",
     data_dir: options.DataDir = None,
     quiet: options.Quiet = False,
@@ -44,18 +47,23 @@ def run_command(
             )
         folder = resume
         with _hint_at_resume(folder):
-            summary = resume_run(folder, device=device, progress=progress)
+            summary = resume_run(folder, device=device, progress=progress, rounds=rounds)
     else:
+        if rounds is not None:
+            raise FedDigError(f"--rounds: goes with --resume; a new run takes --set training.rounds={rounds}")
         experiment = options.chosen_experiment(file, overrides, data_dir)
         folder = out or _fresh_folder(experiment)
         options.check_out(folder)
         with _hint_at_resume(folder):
             summary = run(experiment, folder, device=device, progress=progress)
     if as_json:
-        print(json.dumps({"path": str(folder), **summary}, indent=2))
+        page = options.page_in(folder)
+        print(json.dumps({"path": str(folder), "page": page and str(page), **summary}, indent=2))
         return
     if not quiet:
         _print_summary(summary, folder)
+        options.print_page(options.page_in(folder))
+    # the last line, because scripts use it
     print(folder)
 
 

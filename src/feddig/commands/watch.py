@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from feddig.errors import FedDigError
-from feddig.files import STARTING
 
 if TYPE_CHECKING:
     from feddig.federation.folders import ModeratorFolder
@@ -78,6 +77,8 @@ def open_page(folder: Path) -> "LivePage":
 
 def _may_begin(folder: Path) -> bool:
     """Return whether a run may begin here: the folder is empty, or a run or comparison is just starting in it."""
+    from feddig.files import STARTING
+
     is_empty = next(folder.iterdir(), None) is None
     return is_empty or any(True for depth in ("", "*/*/*/") for _ in folder.glob(f"{depth}{STARTING}"))
 

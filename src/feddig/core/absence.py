@@ -51,8 +51,9 @@ class Absence:
         return away
 
     def until(self, rounds: int) -> "Absence":
-        """Return the first rounds of this table."""
-        return Absence(self.present[:, :rounds], None if self.hands_in is None else self.hands_in[:, :rounds])
+        """Return a table of this many rounds: the first of this one, and after its end the last one repeated."""
+        chosen = np.minimum(np.arange(rounds), self.rounds - 1)
+        return Absence(self.present[:, chosen], None if self.hands_in is None else self.hands_in[:, chosen])
 
     def here(self, round: int) -> list[int]:
         """Return the silos that are present in a round."""
@@ -301,6 +302,6 @@ def read_absence(path: Path, silos: int | None = None, rounds: int | None = None
     present, hands_in = np.array(table) == "1", np.array(table) == HANDS_IN
     for what, found, wanted in (("silos", present.shape[0], silos), ("rounds", present.shape[1], rounds)):
         if wanted is not None and found != wanted:
-            key = "data.silos" if what == "silos" else "training.rounds"
+            key = "data.silos" if what == "silos" else "absence.rounds (left out: training.rounds)"
             raise FileFormatError(f"{path}: has {found} {what}, but {key} is {wanted}; change one of them")
     return Absence(present, hands_in if hands_in.any() else None)

@@ -61,6 +61,21 @@ class Experiment:
         """What the algorithm's name stands for."""
         return read_recipe(self.algorithm.name)
 
+    @property
+    def scenario_rounds(self) -> int:
+        """The number of rounds that the absence scenario is drawn for."""
+        return self.absence.rounds or self.training.rounds
+
+    def with_rounds(self, rounds: int) -> "Experiment":
+        """Return the experiment with this many rounds and the absence that it has now, not one that is drawn again."""
+        drawn = self.scenario_rounds
+        keep = self.absence.scenario != "none" and drawn != rounds
+        return replace(
+            self,
+            training=replace(self.training, rounds=rounds),
+            absence=replace(self.absence, rounds=drawn if keep else None),
+        )
+
     def base_algorithm(self) -> Algorithm:
         """Build the base algorithm with its own settings."""
         base = self.recipe.base

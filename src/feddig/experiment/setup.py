@@ -297,13 +297,13 @@ def _absence(experiment: Experiment, dealt: Partition) -> Absence:
     absence = draw_absence(
         settings.scenario,
         sizes=[len(share.train) for share in dealt.shares],
-        rounds=experiment.training.rounds,
+        rounds=experiment.scenario_rounds,
         order=settings.order,
         leave=settings.leave,
         return_=settings.return_,
         file=Path(settings.file) if settings.file else None,
         seed=settings.seed or 0,
-    )
+    ).until(experiment.training.rounds)
     if not absence.present.any():
         key = (
             "absence.file" if settings.scenario == "file" else "absence.scenario, or use more training.rounds"

@@ -92,10 +92,10 @@ def _schedule(experiment: Experiment) -> Absence | None:
     return draw_absence(
         absence.scenario,
         sizes=np.ones(silos, dtype=int).tolist(),
-        rounds=experiment.training.rounds,
+        rounds=experiment.scenario_rounds,
         order=absence.order,
         leave=absence.leave,
         return_=absence.return_,
         file=Path(absence.file) if absence.file else None,
         seed=absence.seed or 0,
-    )
+    ).until(experiment.training.rounds)

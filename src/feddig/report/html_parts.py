@@ -9,6 +9,7 @@ from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from math import inf
+from pathlib import Path
 from typing import Any
 
 from feddig._version import __version__
@@ -19,6 +20,11 @@ from feddig.report.measures import MeanAndDeviation, format_mean
 PAGE = "report.html"
 RATING_SHAPES = {"green": "●", "amber": "▲", "red": "■"}
 """Ratings differ in shape too, for readers who cannot see the colours and for print."""
+
+
+def say_page(page: Path) -> str:
+    """Return the line by which every command says where it wrote a page."""
+    return f"page     {page}"
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ def accuracy_measures(
 ) -> Mapping[str, float | None]:
     """Compute every measure from the accuracy of rounds 0, 1, 2 ...; None where it is not reached.
 
-    `rounds` is how many are planned, if not those of the table.
+    `rounds` is how many the scenario is drawn for, if not those of the table.
     """
     absence_rounds = absence.absence_rounds()
     while_away = [accuracies[round] for round in absence_rounds]

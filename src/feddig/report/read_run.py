@@ -111,7 +111,9 @@ class Run:
         curve = [math.nan if value is None else value for value in self.accuracies]
         if not curve or self.absence is None or self.absence.rounds < len(curve):
             return {}
-        so_far = accuracy_measures(curve, self.absence.until(len(curve)), self.planned_rounds or None)
+        drawn = self.setting("absence.rounds")
+        rounds = drawn if isinstance(drawn, int) and 0 < drawn < MAX_ROUNDS else self.planned_rounds
+        so_far = accuracy_measures(curve, self.absence.until(len(curve)), rounds or None)
         return {name: finite(value) for name, value in so_far.items()}
 
     @property

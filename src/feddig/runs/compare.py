@@ -6,9 +6,8 @@ copied: the copy gets its own experiment and availability, and both are resumed.
 """
 
 import itertools
-import logging
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from html import escape
@@ -31,12 +30,10 @@ from feddig.report.page import TableRow, to_columns, to_html, write_comparison
 from feddig.report.pictures import plot_curves
 from feddig.report.read_run import read_rounds
 from feddig.runs.outcome import write_page
-from feddig.runs.progress import Progress
+from feddig.runs.progress import GridProgress
 from feddig.runs.result import Result, link_to
 from feddig.runs.results_folder import ResultsFolder
 from feddig.runs.run import resume, run
-
-log = logging.getLogger("feddig")
 
 
 @dataclass(frozen=True)
@@ -92,15 +89,15 @@ def run_grid(
     dataset: Dataset | None = None,
     networks: Networks | None = None,
     partition: Partition | None = None,
-    progress: Callable[[], Progress] | None = None,
+    progress: GridProgress | None = None,
 ) -> list[Outcome]:
     """Run all cells that are not finished; a cell that fails does not stop the others.
 
     `dataset`, `networks` and `partition` replace what the experiments name.
     """
+    shown = progress or GridProgress()
 
     def advance(cell: Cell, until: int | None = None) -> Result:
-        shown = progress() if progress else None
         if ResultsFolder(cell.path).started:
             return resume(
                 cell.path, device=device, dataset=dataset, networks=networks, progress=shown, until=until
@@ -121,19 +118,29 @@ def run_grid(
     for cell, plan in zip(cells, plans, strict=True):
         _check_same(cell, plan)
     branches = _branches(plans)
+    starts = _starts(cells, plans, branches)
+    shown.plan([plan.trained(start) for plan, start in zip(plans, starts, strict=True)])
+    origins: dict[int, str] = {}
     for place, cell in enumerate(cells):
+        folder = ResultsFolder(cell.path)
         try:
-            folder = ResultsFolder(cell.path)
+            if folder.finished:
+                outcomes.append(Outcome(cell, Result(cell.path)))
+                continue
+            shown.begin(place, plans[place].experiment, origins.get(place) or _origin(folder))
             for at, child in sorted(
                 (at, child) for child, (parent, at) in branches.items() if parent == place
             ):
-                if not ResultsFolder(cells[child].path).started and _rounds_done(folder) <= at:
+                if not ResultsFolder(cells[child].path).started and folder.rounds_done <= at:
                     advance(cell, until=at)
                     with suppress(FedDigError):  # a child that cannot be branched fails when it is run itself
                         _branch(folder, cells[child], plans[child])
-            outcomes.append(Outcome(cell, Result(cell.path) if folder.finished else advance(cell)))
+                        origins[child] = f"branched from {folder.path} after {at} rounds"
+            result = advance(cell)
+            outcomes.append(Outcome(cell, result))
+            shown.finish(result["accuracy"]["final"])
         except FedDigError as error:
-            log.warning("%s: %s", cell.path, error)
+            shown.fail(cell.path, str(error))
             outcomes.append(Outcome(cell, None, str(error)))
     return outcomes
 
@@ -152,6 +159,8 @@ class _Plan:
     availability: str
     given: str
     """The partition, as its file, if it was given in Python."""
+    frozen_from: int | None
+    """The round from which nothing is trained, if there is one."""
 
     @classmethod
     def of(cls, layout: Layout) -> "_Plan":
@@ -168,7 +177,13 @@ class _Plan:
             held = tuple(np.flatnonzero(absence.joined[:, round]).tolist()) if recipe.collects_digests else ()
             rounds.append((tuple(here), recalled, held, recipe.joint))
         given = layout.partition.to_csv() if experiment.data.partition == "given" else ""
-        return cls(_constant(experiment, recipe), tuple(rounds), experiment, absence.to_csv(), given)
+        return cls(
+            _constant(experiment, recipe), tuple(rounds), experiment, absence.to_csv(), given, frozen_from
+        )
+
+    def trained(self, start: int) -> range:
+        """Return the rounds from this one on that are trained."""
+        return range(start, len(self.rounds) if self.frozen_from is None else self.frozen_from)
 
     def shared_rounds(self, other: "_Plan") -> int:
         """Return the number of first rounds in which both do the same."""
@@ -194,7 +209,7 @@ def _constant(experiment: Experiment, recipe: Recipe) -> str:
     traits = (recipe.base, recipe.sees_features, recipe.expert, recipe.silos_train, recipe.centralised)
     neutral = replace(
         experiment,
-        absence=replace(experiment.absence, scenario="none", order="index", file=None),
+        absence=replace(experiment.absence, scenario="none", order="index", file=None, rounds=None),
         algorithm=replace(experiment.algorithm, name="fedavg"),
     )
     return f"{traits}\n{write_experiment(neutral)}"
@@ -211,6 +226,30 @@ def _branches(plans: Sequence[_Plan]) -> dict[int, tuple[int, int]]:
     return branches
 
 
+def _starts(
+    cells: Sequence[Cell], plans: Sequence[_Plan], branches: Mapping[int, tuple[int, int]]
+) -> list[int]:
+    """Return how many rounds of each cell are finished, or will be copied from the cell that it branches from."""
+    starts: list[int] = []
+    for place, (cell, plan) in enumerate(zip(cells, plans, strict=True)):
+        folder, start = ResultsFolder(cell.path), 0
+        if folder.finished:
+            start = len(plan.rounds)
+        elif folder.started:
+            with suppress(FedDigError):  # a damaged checkpoint is reported when the cell is resumed
+                start = folder.rounds_done
+        elif place in branches:
+            parent, at = branches[place]
+            start = at if starts[parent] <= at else 0
+        starts.append(start)
+    return starts
+
+
+def _origin(folder: ResultsFolder) -> str:
+    done = folder.rounds_done if folder.started else 0
+    return f"resumed after {done} rounds" if done else "started"
+
+
 def _branch(parent: ResultsFolder, child: Cell, plan: _Plan) -> None:
     """Copy an interrupted run into the child's folder; its experiment.toml is written last."""
     folder = ResultsFolder(child.path)
@@ -222,13 +261,8 @@ def _branch(parent: ResultsFolder, child: Cell, plan: _Plan) -> None:
     partition = (parent.path / "partition.csv").read_text(encoding="utf-8")
     folder.write_setup(plan.experiment, partition, plan.availability)
     write_atomically(
-        child.path / "log.txt", f"branched from {parent.path} after {_rounds_done(parent)} rounds\n"
+        child.path / "log.txt", f"branched from {parent.path} after {parent.rounds_done} rounds\n"
     )
-
-
-def _rounds_done(folder: ResultsFolder) -> int:
-    checkpoint = folder.read_checkpoint()
-    return checkpoint.rounds if checkpoint else 0
 
 
 def _check_same(cell: Cell, plan: _Plan) -> None:
@@ -325,7 +359,7 @@ def compare(
     dataset: Dataset | None = None,
     networks: Networks | None = None,
     partition: Partition | None = None,
-    progress: Callable[[], Progress] | None = None,
+    progress: GridProgress | None = None,
 ) -> Comparison:
     """Run a grid of algorithms, scenarios and seeds, and tabulate it in `out`, as `feddig compare` does.
 

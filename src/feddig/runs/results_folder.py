@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from feddig.core.absence import Absence, read_absence
 from feddig.data.partition import Partition
 from feddig.digest.digest import Digest
 from feddig.digest.digest_file import read_digest, write_digest
@@ -158,13 +159,31 @@ class ResultsFolder:
         """Write which silos are present in each round; a federation writes it again after each round."""
         write_atomically(self.path / "availability.csv", table)
 
-    def check_setup(self, partition: str, availability: str) -> None:
-        """On resuming, check that partition and availability are the same as at the start."""
-        for name, text in (("partition.csv", partition), ("availability.csv", availability)):
-            if (self.path / name).read_text(encoding="utf-8") != text:
-                raise FileFormatError(
-                    f"{self.path / name}: differs from what experiment.toml gives now; the data or the file was changed"
-                )
+    def check_setup(self, partition: str, absence: Absence) -> None:
+        """On resuming, check that partition and availability are the same as at the start.
+
+        If the number of rounds is another one, the rounds that both availabilities have must be the same.
+        """
+        same = (self.path / "partition.csv").read_text(encoding="utf-8") == partition
+        self._check_same("partition.csv", same)
+        self._check_same("availability.csv", self.has_availability(absence) or self._has_rounds_of(absence))
+
+    def _check_same(self, name: str, same: bool) -> None:
+        if not same:
+            raise FileFormatError(
+                f"{self.path / name}: differs from what experiment.toml gives now; the data or the file was changed"
+            )
+
+    def has_availability(self, absence: Absence) -> bool:
+        """Return whether availability.csv is this table."""
+        return (self.path / "availability.csv").read_text(encoding="utf-8") == absence.to_csv()
+
+    def _has_rounds_of(self, absence: Absence) -> bool:
+        """Return whether availability.csv has more or fewer rounds than this table, and else is the same."""
+        found = read_absence(self.path / "availability.csv")
+        rounds = min(found.rounds, absence.rounds)
+        same = found.until(rounds).to_csv() == absence.until(rounds).to_csv()
+        return same and found.rounds != absence.rounds
 
     def experiment(self) -> Experiment:
         """Read the resolved experiment."""
@@ -276,6 +295,12 @@ class ResultsFolder:
                 newer.append(int(silo))
         state = {name: torch.from_numpy(array) for name, array in arrays.items()}
         return Checkpoint(int(facts["rounds"]), state, digests, json.loads(facts["inputs"]), newer)
+
+    @property
+    def rounds_done(self) -> int:
+        """The number of finished rounds."""
+        checkpoint = self.read_checkpoint()
+        return checkpoint.rounds if checkpoint else 0
 
     def remove_partial_files(self) -> None:
         """Remove partial files that a killed process left."""

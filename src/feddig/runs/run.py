@@ -20,7 +20,7 @@ from feddig.core.training import RoundResult, run_rounds
 from feddig.data.dataset import Dataset
 from feddig.data.partition import Partition
 from feddig.digest.digest import Digest, check_digest
-from feddig.errors import FileFormatError, first_line
+from feddig.errors import FedDigError, FileFormatError, first_line
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import Networks, describe_device
 from feddig.experiment.toml import read_experiment
@@ -97,26 +97,50 @@ def resume(
     dataset: Dataset | None = None,
     networks: Networks | None = None,
     progress: Progress | None = None,
+    rounds: int | None = None,
     until: int | None = None,
     connect: Connect | None = None,
 ) -> Result:
-    """Resume the run in `out` from its last checkpoint; of a finished run, return the result."""
+    """Resume the run in `out` from its last checkpoint; of a finished run, return the result.
+
+    With `rounds`, the run gets this many in all, also if it is finished. Which silos are present in its rounds so far
+    stays, and later rounds are as the last one.
+    """
     folder = ResultsFolder(Path(out))
-    if folder.finished:
+    if folder.finished and rounds is None:
         if not (folder.path / PAGE).exists():
             write_page(folder.path)
         return Result(folder.path)
     experiment = folder.experiment()
+    if rounds is not None:
+        _check_more(folder, rounds)
+        experiment = experiment.with_rounds(rounds)
     # a partition that was given in Python is in the folder
     given = folder.read_partition() if experiment.data.partition == "given" else None
     simulation = build_simulation(
         experiment, device=device, dataset=dataset, networks=networks, partition=given
     )
-    folder.check_setup(simulation.partition.to_csv(), simulation.absence.to_csv())
+    folder.check_setup(simulation.partition.to_csv(), simulation.absence)
     check_logs(simulation.experiment)
     folder.check_space(space_needed(simulation))
     _go_on(simulation, folder, progress or Silent(), until, connect or _in_process)
     return Result(folder.path)
+
+
+def _check_more(folder: ResultsFolder, rounds: int) -> None:
+    """Refuse a number of rounds that is not more than those that are done."""
+    if folder.finished and not folder.checkpoint_path.exists():
+        raise FileFormatError(
+            f"{folder.checkpoint_path}: is missing, and a finished run goes on from it; start a new run"
+        )
+    if not (folder.path / "partition.csv").exists():
+        raise FileFormatError(
+            f"{folder.path}: has no partition.csv, as the run of a federation; that one gets more rounds by "
+            "`feddig federation extend`"
+        )
+    done = folder.rounds_done
+    if rounds <= done:
+        raise FedDigError(f"--rounds: {done} rounds of {folder.path} are done already; give more than {done}")
 
 
 def _go_on(
@@ -125,9 +149,15 @@ def _go_on(
     """Train from the checkpoint (or from the start) to the end."""
     with open_log(folder.path):
         done = restore(simulation.moderator, folder, simulation.inputs())
+        rounds = simulation.experiment.training.rounds
+        if done > rounds:
+            raise FileFormatError(f"{folder.path}: {done} rounds are done, but training.rounds is {rounds}")
+        planned = folder.experiment().training.rounds
+        if planned != rounds or not folder.has_availability(simulation.absence):
+            folder.reopen()
+            folder.write_setup(simulation.experiment, None, simulation.absence.to_csv())
         write_class_facts(folder.path, simulation.dataset, simulation.partition)
         _announce(simulation, done)
-        rounds = simulation.experiment.training.rounds
         last = rounds if until is None else min(until, rounds)
         record_rounds(
             simulation,
@@ -285,7 +315,11 @@ def _summary(simulation: Simulation, folder: ResultsFolder) -> dict[str, Any]:
             "test": len(dataset.test),
             "fingerprint": dataset.fingerprint(),
         },
-        "accuracy": accuracy_measures([row["test_accuracy"] for row in rows], simulation.absence),
+        "accuracy": accuracy_measures(
+            [row["test_accuracy"] for row in rows],
+            simulation.absence,
+            simulation.experiment.scenario_rounds,
+        ),
         **class_summary(rows, images, simulation.absence.first_leave()),
         "silo_test_accuracy": [accuracy(network, samples) for samples in simulation.silo_tests],
         "partition_redraws": simulation.partition.redraws,

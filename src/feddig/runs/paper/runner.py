@@ -16,6 +16,7 @@ from feddig.errors import DivergenceError, FedDigError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import choose_device, describe_device
 from feddig.files import content_hash, locked
+from feddig.report.html_parts import PAGE, say_page
 from feddig.runs.paper.cells import Cell, Line, PaperTable, finished_cells, keep, read_lines, seconds_by_kind
 from feddig.runs.progress import Progress
 from feddig.runs.result import Result
@@ -75,6 +76,9 @@ class Runner:
                 continue
             self._keep(line)
             say(f"finished: {cell.name}: {_result(line)}")
+            page = self._folder(cell) / PAGE
+            if page.is_file():
+                say(say_page(page))
         return failures
 
     def time(self, say: Callable[[str], None]) -> None:
