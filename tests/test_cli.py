@@ -246,7 +246,7 @@ WITH_JOINT = [
         (["run", "--device", ""], list(completion.DEVICES)),
         (["run", "--device", "cuda", ":"], ["0"]),
         (["run", "--set", "absence."], [f"{key}=" for key in ABSENCE]),
-        (["run", "--set", "training.rou"], ["training.rounds=", "training.rounds=300"]),
+        (["run", "--set", "training.rou"], ["training.rounds=", "training.rounds=40"]),
         (["run", "--set", "absence.sc"], [f"absence.scenario={name}" for name in SCENARIOS]),
         (["run", "--set", "absence.scenario", "="], list(SCENARIOS)),
         (["compare", "--set", "absence.scenario", "=", "se"], ["sequential"]),
