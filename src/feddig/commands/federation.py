@@ -367,7 +367,7 @@ def federation_status(
     print(f"{status.content['federation']}: {status.content['state']}, the moderator {said}")
     if status.content.get("promise"):
         print(status.content["promise"])
-    print(f"{describe(status)}\nas of {status.content['updated']}")
+    print("\n".join([describe(status), *status.faults, f"as of {status.content['updated']}"]))
     if moderator.pause.exists():
         print(say_paused(moderator))
     Console(width=None if sys.stdout.isatty() else 120).print(tabulate(status))

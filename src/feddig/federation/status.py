@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 FINISHED, SENDING, BROKEN, PAUSED_BY_OPERATOR = "finished", "sending", "broken", "paused by the operator"
 KEYS = ("federation", "pid", "state", "round", "rounds", "accuracy", "accuracy_of", "updated", "silos")
 APP = "flwr-serverapp"
+NOBODY: Mapping[int, str] = {}
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,12 @@ class Status:
                 groups.setdefault(BROKEN, []).append(silo["name"])
         order = ("here", "replied", "recalled", BROKEN, "away", "never seen")
         return "  ".join(f"{did}: {', '.join(groups[did])}" for did in order if did in groups)
+
+    @property
+    def faults(self) -> list[str]:
+        """A line for each broken silo: its name and why it is broken."""
+        told = [(silo["name"], silo.get("reason")) for silo in self.content["silos"]]
+        return [f"{name} is broken: {reason}" for name, reason in told if reason]
 
     @property
     def received(self) -> set[int]:
@@ -123,8 +130,9 @@ def describe(status: Status) -> str:
 
 
 def show_lines(say: Callable[[str], None]) -> Show:
-    """Return a function that says a line when a round is done, or the moderator begins to wait for silos."""
+    """Return a function that says a line when a round is done, the moderator begins to wait, or a silo is broken."""
     said: dict[bool, str] = {}
+    show_faults = show_new_faults(say)
 
     def show(status: Status) -> None:
         # while it waits it also asks now and then, which is nothing new
@@ -132,6 +140,20 @@ def show_lines(say: Callable[[str], None]) -> Show:
         if said.get(waits) != line:
             say(line)
         said[waits] = line
+        show_faults(status)
+
+    return show
+
+
+def show_new_faults(say: Callable[[str], None]) -> Show:
+    """Return a function that says a line when a silo is broken that was not before, or for another reason."""
+    known: list[str] = []
+
+    def show(status: Status) -> None:
+        for fault in status.faults:
+            if fault not in known:
+                say(f"{status.content['federation']}: {fault}")
+        known[:] = status.faults
 
     return show
 
@@ -162,7 +184,7 @@ class StatusFile:
         self._path, self._contract = path, contract
         self._rows: Sequence[Mapping[str, Any]] = ()
         self._state, self._here, self._held = "waiting", set[int](), dict[int, str]()
-        self._broken: Collection[int] = ()
+        self._broken: Mapping[int, str] = {}
         self.received: set[int] = set()
         """The silos that have the final model."""
         self._missing: Sequence[int] = ()
@@ -173,7 +195,7 @@ class StatusFile:
         *,
         rows: Sequence[Mapping[str, Any]] | None = None,
         here: Collection[int] | None = None,
-        broken: Collection[int] = (),
+        broken: Mapping[int, str] = NOBODY,
         digests: Mapping[int, Digest] | None = None,
         missing: Sequence[int] = (),
     ) -> None:
@@ -211,6 +233,7 @@ class StatusFile:
                     "silo": silo,
                     "name": member.name,
                     **self._presence(silo),
+                    "reason": self._broken.get(silo),
                     "digest": self._held.get(silo),
                     "replied": silo in last.get("present", ()),
                     "recalled": silo in last.get("recalled", ()),

@@ -3,7 +3,7 @@
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from feddig.federation.processes.processes import (
     stop_programs,
 )
 from feddig.federation.silo_data import check_folder
-from feddig.federation.status import Show, Status, read_status, show_lines
+from feddig.federation.status import Show, Status, read_status, show_lines, show_new_faults
 
 MODERATOR = "moderator"
 POLL_SECONDS, STOP_SECONDS = 0.5, 25.0
@@ -164,7 +164,11 @@ def choose_display(console: Console, *, quiet: bool) -> Iterator[Show]:
         with _bar(console) as show:
             yield show
     else:
-        yield show_lines(lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
+        yield show_lines(_lines_on(console))
+
+
+def _lines_on(console: Console) -> Callable[[str], None]:
+    return lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -176,6 +180,7 @@ def _bar(console: Console) -> Iterator[Show]:
     )  # fmt: skip
     with Progress(*columns, console=console) as bar:
         task = bar.add_task("starting", total=None, state="", accuracy="", attendance="")
+        show_faults = show_new_faults(_lines_on(bar.console))
 
         def show(status: Status) -> None:
             bar.update(
@@ -187,5 +192,6 @@ def _bar(console: Console) -> Iterator[Show]:
                 accuracy=status.accuracy,
                 attendance=status.attendance,
             )
+            show_faults(status)
 
         yield show
