@@ -37,6 +37,7 @@ from feddig.federation.status import Status, show_lines
 from feddig.federation.wire import About, pack_question
 from feddig.runs.results_folder import ResultsFolder
 from federations import (
+    SILENT,
     LocalGrid,
     answer_well,
     make_federation,
@@ -51,6 +52,12 @@ from folders import contents, rows, rows_without_times, tensors
 pytestmark = pytest.mark.flower
 
 EVERYBODY = [0, 1, 2]
+
+
+class Killed(BaseException):
+    """The moderator's process was killed."""
+
+
 Make = Callable[..., FederationFolder]
 
 
@@ -459,6 +466,63 @@ def test_terms_that_may_change_are_named(
     assert said.count(" -> ") == 11
 
 
+def test_deadlines_limits_and_numbers_of_silos_change_in_a_run(
+    make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make(rounds=4, training_deadline=0.2)
+    silent = LocalGrid(folder, 3)
+    silent.faults.set(1, "train", lambda message, silo: SILENT)
+    silent.faults.set(2, "train", lambda message, silo: SILENT)
+    with pytest.raises(Killed):
+        moderate(folder, until_paused(folder, silent))
+    do(
+        "change",
+        folder.path,
+        "--training-deadline",
+        30,
+        "--min-silos",
+        1,
+        "--start-silos",
+        1,
+        "--model-every",
+        3,
+    )
+    said = capsys.readouterr().out
+    for line in (
+        "deadlines.training: 0.2 -> 30.0",
+        "federation.min_silos: left out -> 1",
+        "model_every: left out -> 3",
+    ):
+        assert f"{line}\n" in said
+    contract = read_contract(folder.path / "federation-2.toml")
+    assert (contract.version, contract.training_deadline, contract.min_silos) == (2, 30.0, 1)
+    assert folder.silo("silo-2").contract.read_bytes() == (folder.path / "federation-2.toml").read_bytes()
+    alone = LocalGrid(folder, 1)
+    moderate(folder, alone)
+    assert present(folder) == [[0]] * 4
+    assert [round for _, kind, round in alone.sent if kind == "query.model"] == [2, 3]
+
+    said = refused(capsys, "change", folder.path, "--min-silos", 1)
+    assert "nothing changes; give an option with another value than now" in said
+    said = refused(capsys, "change", folder.path, "--start-silos", 4)
+    assert "federation.start_silos: 4, but there are 3 silos" in said
+    said = refused(capsys, "change", folder.path, "--training-deadline", "inf")
+    assert "deadlines.training: inf is not a number above 0" in said
+    assert read_contract(folder.contract).version == 2
+
+
+def until_paused(folder: FederationFolder, grid: LocalGrid) -> LocalGrid:
+    """Let the moderator be killed when it has paused, or has done a round."""
+
+    def watch(grid: LocalGrid) -> None:
+        if folder.moderator.status.exists() and status(folder)["state"] == "paused":
+            raise Killed
+        assert not done(folder)
+
+    grid.before = watch
+    return grid
+
+
 def test_a_folder_that_is_not_the_organisers_or_holds_another_version_is_refused(
     make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -629,9 +693,6 @@ def test_a_silo_with_another_version_is_named_with_both_versions_and_the_remedy(
 def test_no_round_begins_while_the_operator_lets_it_pause_also_after_a_restart(
     make: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Killed(BaseException):
-        pass
-
     folder = make(rounds=4)
     seen: list[tuple[str, int]] = []
 
