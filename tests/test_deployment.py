@@ -111,6 +111,30 @@ def test_a_federation_is_extended_gets_another_silo_and_pauses(tmp_path: Path) -
     federation.check_nothing_was_lost()
 
 
+@pytest.mark.slow
+def test_a_silo_that_gave_up_is_not_waited_for_at_the_end_and_gets_the_model_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    settings = ("training.rounds=12",)
+    with RealFederation(tmp_path / "federation", *settings, training_deadline=600.0) as federation:
+        silo, said = federation.silo(1), federation.folder.path / "up.log"
+        federation.wait_for_state("training", rounds=1)
+        authority = silo.ca.read_bytes()
+        silo.ca.unlink()
+        kill(silo.path, NODE)
+        federation.wait_for(lambda: "silo-1 gave up" in said.read_text(encoding="utf-8"))
+        assert federation.wait(120) == 0, federation.log()[-3000:]
+        assert f"{silo.ca}: is missing" in said.read_text(encoding="utf-8")
+    assert federation.present(0) == list(range(12))
+    assert "the final model did not reach silo-1; start the moderator again" in federation.log()
+    assert (federation.status().finished, federation.status().received) == (True, {0})
+    silo.ca.write_bytes(authority)
+    with federation:
+        assert federation.wait(120) == 0
+    assert federation.status().received == {0, 1}
+    assert silo.model.read_bytes() == (federation.folder.moderator.run / "model.safetensors").read_bytes()
+
+
 # --- one federation for all
 
 

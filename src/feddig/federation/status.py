@@ -80,6 +80,18 @@ class Status:
         return {silo["silo"] for silo in self.content["silos"] if silo.get("received", True)}
 
     @property
+    def lacking(self) -> str:
+        """Which silos lack the final model in the end, as a text; empty if none does."""
+        members = [silo for silo in self.content["silos"] if silo["state"] != "removed"]
+        names = ", ".join(silo["name"] for silo in members if silo["silo"] not in self.received)
+        return f"without the final model: {names}" if self.finished and names else ""
+
+    def lacks_only(self, names: Collection[str]) -> bool:
+        """Return whether the rounds are done, and only silos of these names lack the final model."""
+        missing = set(self.content.get("missing", ()))
+        return self.content["state"] == SENDING and bool(missing) and missing.issubset(names)
+
+    @property
     def waits(self) -> str:
         """For which silos the moderator waits, as a text; empty if it does not wait."""
         missing, state = ", ".join(self.content.get("missing", ())), self.content["state"]
@@ -126,7 +138,8 @@ def say_paused(folder: ModeratorFolder) -> str:
 def describe(status: Status) -> str:
     """Describe a status in one line."""
     done = f"round {status.rounds_done} of {status.rounds}" if status.rounds_done else "before round 1"
-    return "  ".join(part for part in (status.waits, done, status.accuracy, status.attendance) if part)
+    parts = (status.waits, done, status.accuracy, status.attendance, status.lacking)
+    return "  ".join(part for part in parts if part)
 
 
 def show_lines(say: Callable[[str], None]) -> Show:
@@ -183,7 +196,8 @@ class StatusFile:
     def __init__(self, path: Path, contract: Contract) -> None:
         self._path, self._contract = path, contract
         self._rows: Sequence[Mapping[str, Any]] = ()
-        self._state, self._here, self._held = "waiting", set[int](), dict[int, str]()
+        self._here, self._held = set[int](), dict[int, str]()
+        self.state = "waiting"
         self._broken: Mapping[int, str] = {}
         self.received: set[int] = set()
         """The silos that have the final model."""
@@ -200,7 +214,7 @@ class StatusFile:
         missing: Sequence[int] = (),
     ) -> None:
         """Write a new state, with the silos that it waits for and what else has changed."""
-        self._state, self._missing, self._broken = state, missing, broken
+        self.state, self._missing, self._broken = state, missing, broken
         if rows is not None:
             self._rows = rows
         if here is not None:
@@ -219,7 +233,7 @@ class StatusFile:
             "format_version": FORMAT_VERSION,
             "federation": self._contract.name,
             "pid": os.getpid(),
-            "state": self._state,
+            "state": self.state,
             "round": len(self._rows),
             "rounds": self._contract.experiment.training.rounds,
             "version": self._contract.version,

@@ -16,7 +16,7 @@ from feddig.errors import FedDigError
 from feddig.federation.contract import Contract, read_contract
 from feddig.federation.folders import FederationFolder
 from feddig.federation.processes import moderator_process
-from feddig.federation.processes.moderator_process import is_finished
+from feddig.federation.processes.moderator_process import is_finished, lacking
 from feddig.federation.processes.processes import (
     end,
     party_environment,
@@ -56,7 +56,7 @@ def up(
     """Run a federation, or one party of it, until it has ended (True) or until the event is set (False)."""
     contract = read_contract(whole.contract)
     names = _chosen(whole, contract, only)
-    if is_finished(whole.moderator, contract):
+    if is_finished(whole.moderator, contract) and not lacking(whole.moderator, contract):
         return True
     with party_lock(whole.path):
         parties: list[Party] = []
@@ -109,6 +109,7 @@ def _watch(
 ) -> bool:
     """Watch the parties and show each new status, until nothing is left to do."""
     last: Status | None = None
+    gave_up: set[str] = set()
     while True:
         status = read_status(whole.moderator.status)
         if status is not None and status != last:
@@ -116,7 +117,10 @@ def _watch(
             last = status
         for party in list(parties):
             if party.process.poll() is not None:
-                _handle_end(party, parties)
+                _handle_end(party, parties, gave_up)
+        if status is not None and status.lacks_only(gave_up):
+            # nobody is left who could take the model
+            stop_programs([party.process for party in parties if party.name == MODERATOR], STOP_SECONDS)
         if not parties or not any(party.name == MODERATOR for party in parties):
             if is_finished(whole.moderator, contract):
                 return True
@@ -132,7 +136,7 @@ def _watch(
             return False
 
 
-def _handle_end(party: Party, parties: list[Party]) -> None:
+def _handle_end(party: Party, parties: list[Party], gave_up: set[str]) -> None:
     """Remove a party whose process is done or has given up; start it again if it was killed."""
     code = party.process.returncode
     if code == 0:
@@ -142,6 +146,7 @@ def _handle_end(party: Party, parties: list[Party]) -> None:
         reason = _last_line(party.log_file)
         if party.name == MODERATOR or not parties:
             raise FedDigError(f"{party.name}: {reason}")
+        gave_up.add(party.name)
         log.error("%s gave up, the others continue: %s", party.name, reason)
     else:
         log.warning("%s was killed (signal %d); starting it again", party.name, -code)
