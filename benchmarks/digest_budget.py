@@ -37,7 +37,11 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     logging.getLogger("feddig").setLevel(logging.WARNING)
-    base = experiment_of(options.name, 300, "default") if options.name else demo_experiment()
+    base = (
+        experiment_of(options.name, 300, "default")
+        if options.name
+        else demo_experiment("algorithm.name=feddig")
+    )
     base = base.located(options.data_dir)
     base = replace(base, algorithm=replace(base.algorithm, name="feddig"))
     if options.rounds:

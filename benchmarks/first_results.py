@@ -16,7 +16,7 @@ from typing import Any
 
 from feddig.errors import FedDigError
 from feddig.experiment.experiment import Experiment
-from feddig.experiment.toml import experiment_from_table
+from feddig.experiment.toml import read_experiment
 from feddig.files import write_atomically
 from feddig.report.pictures import draw_curves
 from feddig.report.read_run import read_rounds
@@ -26,20 +26,22 @@ CONTROLS = (
     "fedavg", "frozen", "feddig", "digests-only", "feddig-no-recall", "feddig-no-joint", "centralised",
 )  # fmt: skip
 COLOUR = {"cifar10", "cifar100"}
+PAPER = Path(__file__).parent.parent / "experiments" / "paper.toml"
 
 
 def experiment_of(name: str, rounds: int, encoder: str) -> Experiment:
-    """Give the paper's settings; for colour sets it names another batch and scale size."""
-    table: dict[str, dict[str, Any]] = {
-        "data": {"name": name},
-        "absence": {"scenario": "sequential"},
-        "training": {"rounds": rounds},
-        "digest": {"encoder": encoder},
-    }
-    if name in COLOUR:
-        table["training"]["batch"] = 32
-        table["privacy"] = {"scale_size": 10_000}
-    return experiment_from_table(table)
+    """Give the paper's settings, but any size of silo; for colour sets it names another batch and scale size."""
+    colour = ["training.batch=32", "privacy.scale_size=10000"] if name in COLOUR else []
+    return read_experiment(
+        PAPER,
+        [
+            f"data.name={name}",
+            "data.min_share=0",
+            f"training.rounds={rounds}",
+            f"digest.encoder={encoder}",
+            *colour,
+        ],
+    )
 
 
 def cells_of(experiment: Experiment, algorithms: list[str], out: Path) -> list[Cell]:

@@ -294,7 +294,8 @@ def _train(
         "absence": {"scenario": "sequential" if options.full else "none"},
         "digest": {"samples_per_digest": spd, "mixing": mixing},
         "privacy": {"epsilon": epsilon, "scale_size": 10_000 if name in COLOUR else 20_000},
-        "training": {"rounds": options.rounds, "batch": 32 if name in COLOUR else 256},
+        "model": {"classifier": "size-matched"},
+        "training": {"rounds": options.rounds, "batch": 32 if name in COLOUR else 256, "lr": 0.001},
     }
     if not options.full:  # few rounds learn little at the paper's rate
         table["training"] |= {"lr": 0.01, "batch": 64}

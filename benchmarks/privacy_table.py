@@ -133,6 +133,7 @@ def experiment_of(cell: Cell, options: argparse.Namespace) -> Experiment:
         noise["clip_bound"] = options.clip_bound
     table = {
         "seed": cell.seed,
+        "algorithm": {"name": "feddig"},
         "data": {"name": options.data, "limit": options.limit, "min_samples": options.min_samples},
         "absence": {"scenario": "sequential"},
         "digest": {

@@ -52,6 +52,7 @@ def small_experiment(*, silos: int, rounds: int, limit: int, seed: int, epochs: 
             "seed": seed,
             "data": {"name": DATA, "limit": limit, "silos": silos, "min_samples": 16},
             "absence": {"scenario": "none"},
+            "algorithm": {"name": "feddig"},
             "model": {"classifier": CLASSIFIER},
             "training": {"rounds": rounds, "batch": 32, "lr": 0.01, "threads": 1, "local_epochs": epochs},
         }

@@ -611,7 +611,7 @@ def test_without_a_file_the_demo_is_run_and_set_changes_it(give: Give) -> None:
     ]
     told = json.loads(give("run", *words, "--quiet", "--json").out)
     assert (told["algorithm"], told["scenario"], told["seed"], told["rounds"]) == (
-        "feddig",
+        "feddig-plus",
         "sequential",
         5,
         1,

@@ -28,7 +28,14 @@ KEYS = ("a" * 64, "b" * 64)
 
 
 def a_contract(**changes: object) -> Contract:
-    experiment = experiment_from_table({"data": {"silos": 2}, "privacy": {"random": "system"}}).resolved()
+    table = {
+        "data": {"silos": 2},
+        "algorithm": {"name": "feddig"},
+        "privacy": {"random": "system"},
+        "model": {"classifier": "size-matched"},
+        "training": {"rounds": 300, "batch": 256, "lr": 0.001},
+    }
+    experiment = experiment_from_table(table).resolved()
     contract = Contract(
         name="hospitals",
         members=(Member("north", KEYS[0]), Member("south", KEYS[1])),

@@ -44,18 +44,8 @@ def test_the_tables_of_the_reproduction_agree_with_the_result_files() -> None:
 
 
 def test_every_key_in_our_experiment_files_exists() -> None:
-    for path in [*(ROOT / "experiments").glob("*.toml"), ROOT / "src" / "feddig" / "demo.toml"]:
+    for path in (ROOT / "experiments").glob("*.toml"):
         assert read_experiment(path).training.rounds > 0
-
-
-def test_the_papers_experiment_has_the_default_values() -> None:
-    paper = read_experiment(ROOT / "experiments" / "paper.toml")
-    default = read_experiment()
-    assert paper.training == default.training
-    assert paper.digest == default.digest
-    assert paper.privacy == default.privacy
-    assert paper.moderator == default.moderator
-    assert paper.model == default.model
 
 
 def test_links_between_documents_lead_somewhere() -> None:

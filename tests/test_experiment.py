@@ -13,7 +13,6 @@ from feddig.core.algorithms import AdaBest, FedAvg, FedDyn, FedProx
 from feddig.errors import FileFormatError, SettingError
 from feddig.experiment.toml import experiment_from_table, keys
 from feddig.files import write_atomically
-from feddig.settings import DataSettings
 
 PAPER_FILE = Path(__file__).parent.parent / "experiments" / "paper.toml"
 
@@ -125,9 +124,12 @@ def test_every_key_says_what_it_means() -> None:
             assert len(field.metadata["means"]) > 10, key
 
 
-def test_an_empty_file_is_the_paper(tmp_path: Path) -> None:
-    experiment = read_experiment(written(tmp_path, ""))
-    assert experiment == Experiment()
+def test_an_empty_file_no_file_and_the_api_are_the_same_experiment(tmp_path: Path) -> None:
+    assert read_experiment(written(tmp_path, "")) == Experiment() == demo_experiment() == read_experiment()
+
+
+def test_the_papers_file_has_the_papers_values() -> None:
+    experiment = read_experiment(PAPER_FILE)
     data, training, privacy, digest = (
         experiment.data, experiment.training, experiment.privacy, experiment.digest,
     )  # fmt: skip
@@ -147,20 +149,22 @@ def test_an_empty_file_is_the_paper(tmp_path: Path) -> None:
     assert experiment.absence.scenario == "sequential"
 
 
-def test_the_papers_file_says_what_the_defaults_are_apart_from_the_smallest_silo() -> None:
-    default = Experiment(data=DataSettings(min_share=0.1))
-    assert read_experiment(PAPER_FILE).resolved() == default.resolved()
+@pytest.mark.parametrize(("classifier", "threads"), [("small", 1), ("size-matched", 0)])
+def test_the_small_classifier_takes_one_thread_unless_told_otherwise(classifier: str, threads: int) -> None:
+    model = f"model.classifier={classifier}"
+    assert demo_experiment(model).resolved().training.threads == threads
+    assert demo_experiment([model, "training.threads=3"]).resolved().training.threads == 3
+    assert demo_experiment([model, "training.threads=0"]).resolved().training.threads == 0
 
 
-def test_the_demo_comes_with_the_package() -> None:
+def test_the_defaults_are_the_demo() -> None:
     demo = demo_experiment()
     assert (demo.data.name, demo.resolved().data.silos, demo.data.skew) == ("fashion-mini", 4, 0.1)
     assert (demo.training.rounds, demo.training.batch, demo.training.lr) == (40, 32, 0.01)
     assert (demo.algorithm.name, demo.absence.scenario, demo.model.classifier) == (
-        "feddig", "sequential", "small",
+        "feddig-plus", "sequential", "small",
     )  # fmt: skip
-    assert demo_experiment(["training.rounds=5"], {"training.batch": 1}).training.rounds == 5
-    assert demo_experiment(["training.rounds=5"], {"training.batch": 1}).training.batch == 32
+    assert demo_experiment(["training.rounds=5"]).training.rounds == 5
     assert demo_experiment("training.rounds=5") == demo_experiment(["training.rounds=5"])
 
 
@@ -679,7 +683,8 @@ def test_the_name_says_whether_there_is_recall_and_a_joint_update() -> None:
         recipe = read_experiment(None, overrides).recipe
         return recipe.recall, recipe.joint
 
-    assert halves() == (True, True)
+    assert halves("algorithm.name=feddig") == (True, True)
+    assert halves("algorithm.name=feddig-plus") == (False, False)
     assert halves("algorithm.name=feddig-no-recall") == (False, True)
     assert halves("algorithm.name=feddig-no-joint") == (True, False)
     assert halves("algorithm.name=fedavg") == (False, False)

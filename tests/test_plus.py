@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from feddig import Dataset, Experiment, read_experiment, run
+from feddig import Dataset, Experiment, demo_experiment, run
 from feddig.core.plus import Committee, build_expert, coverage, train_expert
 from feddig.digest.digest import Digest, denoise
 from feddig.models.flat import FlatNetwork
@@ -172,7 +172,7 @@ def test_without_digests_m_decides_alone(
 
 
 def demo(**sections: dict[str, object]) -> Experiment:
-    experiment = read_experiment(Path(__file__).parents[1] / "src" / "feddig" / "demo.toml")
+    experiment = demo_experiment("algorithm.name=feddig")
     for section, settings in {"data": {"limit": 1500}, "training": {"rounds": 12}, **sections}.items():
         experiment = replace(experiment, **{section: replace(getattr(experiment, section), **settings)})
     return experiment

@@ -11,9 +11,10 @@ PAGE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
 
 HEAD = """# Every key of an experiment
 
-One experiment is one TOML file. A key that is left out has the default below; the defaults are the paper's.
-`--set section.key=value` changes a key on the command line. The `experiment.toml` of a results folder holds every key
-of its run, and can be run again.
+One experiment is one TOML file. A key that is left out has the default below. The defaults are those of the demo: an
+empty file, `feddig run` without a file and `feddig.Experiment()` are the same experiment. The paper's values are in
+[experiments/paper.toml](../../experiments/paper.toml). `--set section.key=value` changes a key on the command line. The
+`experiment.toml` of a results folder holds every key of its run, and can be run again.
 
 `tools/document_settings.py` writes this page; a test keeps it current.
 

@@ -1,7 +1,8 @@
 """The sections of an experiment: what can be set, what it means, what it may be.
 
-The defaults are the paper's. Each field carries its meaning and its limits, so that reading a file,
-complaining about it and documenting it all come from this one place.
+The defaults are those of the demo: `feddig run` without a file, an empty file and `Experiment()` are the same
+experiment. The paper's values are in experiments/paper.toml. Each field carries its meaning and its limits, so that
+reading a file, complaining about it and documenting it all come from this one place.
 """
 
 import math
@@ -104,7 +105,9 @@ class AbsenceSettings:
 class AlgorithmSettings:
     """[algorithm]: how the silos' updates become one model; [algorithm.BASE] holds a base's own keys."""
 
-    name: str = setting("feddig", "algorithm, as feddig+fednova, fedavg-large, frozen, centralised")
+    name: str = setting(
+        "feddig-plus", "algorithm, as feddig, feddig+fednova, fedavg-large, frozen, centralised"
+    )
     weighting: str | None = setting(
         None,
         "a silo's weight: 1/n, or by samples; left out: samples where FedNova is the base, else equal",
@@ -189,8 +192,8 @@ class ModelSettings:
     """[model]: the networks that are trained."""
 
     classifier: str = setting(
-        "size-matched",
-        "M: size-matched, small, mobilenet-v2, a .safetensors file (feddig encoder import) to start from, "
+        "small",
+        "M: small, size-matched, mobilenet-v2, a .safetensors file (feddig encoder import) to start from, "
         "or package.module:function",
     )
     guidance: str = setting("deconvolution", "P_G: deconvolution, or package.module:function")
@@ -200,9 +203,9 @@ class ModelSettings:
 class TrainingSettings:
     """[training]: the local loop that silos, recall models and the joint update share."""
 
-    rounds: int = setting(300, "number of rounds", least=1)
-    batch: int = setting(256, "samples in a step", least=1)
-    lr: float = setting(0.001, "learning rate eta of SGD", above=0, most=1000)
+    rounds: int = setting(40, "number of rounds", least=1)
+    batch: int = setting(32, "samples in a step", least=1)
+    lr: float = setting(0.01, "learning rate eta of SGD", above=0, most=1000)
     momentum: float = setting(0.9, "momentum rho; its buffer starts at zero each round", least=0, below=1)
     weight_decay: float = setting(0.0, "added to the gradient: this much times the weights", least=0)
     clip_norm: float = setting(0.0, "longest gradient that is not scaled down; 0: never", least=0)
@@ -212,7 +215,11 @@ class TrainingSettings:
         "number format; left out: bf16 on a GPU that has it, else fp32",
         choices=("fp32", "tf32", "bf16"),
     )
-    threads: int = setting(0, "CPU threads; 0: as torch chooses", least=0)
+    threads: int | None = setting(
+        None,
+        "CPU threads; 0: as torch chooses; left out: 1 with the small classifier, which needs no more, else 0",
+        least=0,
+    )
 
 
 @dataclass(frozen=True)

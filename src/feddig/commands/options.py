@@ -68,14 +68,9 @@ def chosen_experiment(
     defaults: dict[str, Any] | None = None,
 ) -> "Experiment":
     """Read the experiment of a command: its file or the demo's, changed by --set."""
-    from feddig.experiment.toml import demo_experiment, read_experiment
+    from feddig.experiment.toml import read_experiment
 
-    read = (
-        read_experiment(file, overrides or [], defaults)
-        if file
-        else demo_experiment(overrides or [], defaults)
-    )
-    return read.located(data_dir)
+    return read_experiment(file, overrides or [], defaults).located(data_dir)
 
 
 def find_contract(path: Path | None) -> Path | None:

@@ -142,6 +142,7 @@ class Experiment:
             order = "index" if silos <= 4 else "random"
         joint_lr = self.moderator.joint_lr or self.training.lr
         plus = self.recipe.expert and self.recipe.silos_train
+        threads = 1 if self.model.classifier == "small" else 0
         return replace(
             whole,
             data=replace(whole.data, silos=silos, seed=_given(self.data.seed, self.seed)),
@@ -157,6 +158,7 @@ class Experiment:
                 weighting=self.algorithm.weighting or BASES[self.recipe.base].weighting,
                 bases=self._bases_for_rounds(),
             ),
+            training=replace(whole.training, threads=_given(self.training.threads, threads)),
             moderator=replace(
                 whole.moderator,
                 joint_lr=joint_lr,

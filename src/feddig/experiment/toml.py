@@ -8,7 +8,6 @@ import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +23,9 @@ REMOVED = {"recall", "joint"}
 """Former keys of [moderator]; an algorithm's name says the same."""
 
 
-def demo_experiment(
-    overrides: str | Sequence[str] = (), defaults: Mapping[str, Any] | None = None
-) -> Experiment:
-    """Return the demo's experiment, which comes with the package."""
-    with as_file(files("feddig") / "demo.toml") as path:
-        return read_experiment(path, overrides, defaults)
+def demo_experiment(overrides: str | Sequence[str] = ()) -> Experiment:
+    """Return the demo's experiment, in which all keys have their defaults, with overrides as in `read_experiment`."""
+    return read_experiment(None, overrides)
 
 
 def read_experiment(

@@ -12,7 +12,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from feddig.experiment.experiment import Experiment
-from feddig.experiment.toml import demo_experiment, read_experiment, write_experiment
+from feddig.experiment.toml import read_experiment, write_experiment
 from feddig.federation.moderator import moderate_federation
 from feddig.federation.simulation_engine import GridEngine
 from feddig.runs.build import Simulation
@@ -31,7 +31,7 @@ def main(grid: Grid, context: Context) -> None:
     if config.get("folder"):
         moderate_federation(grid, Path(str(config["folder"])))
         return
-    experiment = read_experiment(str(config["experiment"])) if config.get("experiment") else demo_experiment()
+    experiment = read_experiment(str(config["experiment"]) if config.get("experiment") else None)
     out = Path(str(config.get("out") or "results/flower"))
     moderate(grid, experiment, out, deadline=float(config.get("deadline") or DEADLINE))
 

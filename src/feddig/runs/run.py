@@ -4,9 +4,12 @@ import json
 import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from feddig._version import __version__
 from feddig.core.engine import Engine
@@ -35,6 +38,17 @@ Connect = Callable[[Simulation, ResultsFolder], Engine]
 """Builds the engine that reaches a simulation's silos and keeps their digests in the folder."""
 
 
+@contextmanager
+def _own_threads() -> Iterator[None]:
+    """Give the caller its number of torch's threads back, which a run sets for the whole process."""
+    before = torch.get_num_threads()
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@_own_threads()
 def run(
     experiment: Experiment | str | Path,
     out: str | Path,
@@ -65,6 +79,7 @@ def run(
     return _go_on(simulation, folder, progress or Silent(), until, connect or _in_process)
 
 
+@_own_threads()
 def resume(
     out: str | Path,
     *,
