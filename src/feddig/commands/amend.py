@@ -102,7 +102,7 @@ def remove_command(
     folder: Whole,
     name: Name,
     digest: Annotated[
-        DigestOf, typer.Option(help="stay: its digest stands in for it; go: the moderator deletes it.")
+        DigestOf, typer.Option(help="stay: the moderator goes on using it; go: the moderator deletes it.")
     ],
 ) -> None:
     """Remove a silo for good; for a pause it just stops."""
