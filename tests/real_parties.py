@@ -37,6 +37,8 @@ name = "fashion-mini"
 limit = 300
 [absence]
 scenario = "none"
+[algorithm]
+name = "feddig"
 [model]
 classifier = "small"
 [training]
