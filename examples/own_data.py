@@ -99,10 +99,11 @@ def main() -> None:
     print(f"{images}: test accuracy in percent")
     print(f"algorithm   silo {leaver}   at the end")
     for outcome in outcomes:
-        if outcome.summary is None:  # a run that fails stops no other
+        result = outcome.summary
+        if result is None:  # a run that fails stops no other
             raise SystemExit(f"{outcome.cell.path}: {outcome.failure}")
-        stays = "stays" if outcome.summary["scenario"] == "none" else "leaves"
-        print(f"{outcome.summary['algorithm']:12}{stays:8} {outcome.summary['accuracy']['final']:10.1f}")
+        stays = "stays" if result.scenario == "none" else "leaves"
+        print(f"{result.algorithm:12}{stays:8} {result.accuracy:10.1f}")
     print(f"report: {write_report([out])[0]}")
 
 

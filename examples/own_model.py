@@ -114,8 +114,8 @@ def main() -> None:
     for algorithm in ("fedavg", "feddig"):
         (cell,) = feddig.grid(experiment, [algorithm], ["sequential"], [0], out)
         networks = build_networks(options.replace, sees_features=algorithm == "feddig")
-        summary = feddig.run(cell.experiment, cell.path, networks=networks)
-        print(f"{algorithm}: test accuracy {summary['accuracy']['final']:.1f} % after every silo has left")
+        result = feddig.run(cell.experiment, cell.path, networks=networks)
+        print(f"{algorithm}: test accuracy {result.accuracy:.1f} % after every silo has left")
     print(f"report: {write_report([out])[0]}")
 
 

@@ -107,8 +107,8 @@ def main() -> None:
         for title, (algorithm, scenario) in RUNS.items():
             (cell,) = feddig.grid(base, [algorithm], [scenario], [seed], out)
             networks = build_networks(columns, dataset.classes, seed, sees_features=algorithm == "feddig")
-            summary = feddig.run(cell.experiment, cell.path, dataset=dataset, networks=networks)
-            finals[title].append(summary["accuracy"]["final"])
+            result = feddig.run(cell.experiment, cell.path, dataset=dataset, networks=networks)
+            finals[title].append(result.accuracy)
     print(f"{options.set}: test accuracy in percent after {options.rounds} rounds, {options.seeds} seed(s)")
     for title, values in finals.items():
         spread = f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""

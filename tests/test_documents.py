@@ -107,7 +107,9 @@ def test_the_readmes_python_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     found: dict[str, Any] = {}
     exec(program, found)
-    assert found["summary"]["accuracy"]["final"] > 90
+    (result,) = (value for value in found.values() if isinstance(value, feddig.Result))
+    assert result.accuracy is not None
+    assert result.accuracy > 90
     assert (tmp_path / "results" / "from-python" / "summary.json").exists()
 
 

@@ -3,6 +3,7 @@
 import ast
 import copy
 import importlib.util
+import json
 import math
 import re
 import sys
@@ -15,10 +16,11 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from feddig import Dataset, Experiment, dataset_from_arrays, read_digest
+from feddig import Comparison, Dataset, Experiment, Result, dataset_from_arrays, read_digest
 from feddig.core.samples import accuracy
 from feddig.core.training import run_rounds
 from feddig.digest.digest import make_digest
@@ -253,6 +255,51 @@ def test_digest_noise_is_laplace_of_the_librarys_scale(minimal: ModuleType) -> N
     assert sizes.abs().mean() == pytest.approx(1, abs=0.02)
     # a normal variable of that mean size would have 1.57
     assert sizes.square().mean() == pytest.approx(2, abs=0.06)
+
+
+# --- the notebook
+
+NOTEBOOK = json.loads((EXAMPLES / "notebook.ipynb").read_text(encoding="utf-8"))
+
+
+def execute_cells(cells: list[str]) -> list[object]:
+    """Execute code cells in one namespace; return the value of each cell's last line, which a notebook shows."""
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    shown = []
+    for number, cell in enumerate(cells):
+        tree, name = ast.parse(cell), f"code cell {number}"
+        last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
+        exec(compile(tree, name, "exec"), namespace)
+        value = None if last is None else ast.Expression(last.value)
+        shown.append(value and eval(compile(value, name, "eval"), namespace))
+    return shown
+
+
+def test_the_notebook_runs_from_top_to_bottom(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    cells = ["".join(cell["source"]) for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
+    shown = dict(zip(cells, execute_cells(cells), strict=True))
+    result, comparison = (
+        next(value for value in shown.values() if isinstance(value, kind)) for kind in (Result, Comparison)
+    )
+    assert result.accuracy > 90
+    assert f"<td>{result.accuracy:.1f} %</td>" in result._repr_html_()
+    assert len(comparison.results) == 4
+    figures = [value._repr_png_() for value in shown.values() if isinstance(value, Figure)]
+    assert [figure[:8] for figure in figures] == 2 * [b"\x89PNG\r\n\x1a\n"]
+    assert re.findall(r"^silo (\d): +(\d+) rounds, \d+ %$", capsys.readouterr().out, flags=re.MULTILINE) == [
+        (str(silo), str(sum(result.history[f"present_silo_{silo}"]))) for silo in range(4)
+    ]
+    assert shown[cells[-1]] == result["privacy"]
+
+
+def test_the_notebook_is_stored_without_outputs() -> None:
+    assert (NOTEBOOK["nbformat"], NOTEBOOK["nbformat_minor"]) == (4, 5)
+    assert len({cell["id"] for cell in NOTEBOOK["cells"]}) == len(NOTEBOOK["cells"])
+    code = [cell for cell in NOTEBOOK["cells"] if cell["cell_type"] == "code"]
+    assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in code)
 
 
 # --- the files themselves

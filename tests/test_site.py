@@ -10,7 +10,9 @@ from types import ModuleType
 
 import pytest
 
+import feddig
 from browser import Browser
+from feddig.experiment.toml import keys
 
 ROOT = Path(__file__).parent.parent
 WITHOUT = "mkdocs, of the extra docs, is not there"
@@ -70,6 +72,13 @@ def test_a_file_is_shown_whole_even_if_it_holds_fences() -> None:
     assert "exclude: true" in head
 
 
+def test_a_notebook_is_shown_as_its_cells() -> None:
+    text = pages.as_page("examples/notebook.ipynb")
+    assert "\n# FedDig in a notebook\n" in text
+    assert "```python\nimport time\n" in text
+    assert '"cell_type"' not in text
+
+
 def test_every_document_is_in_the_navigation_once() -> None:
     text = (ROOT / "mkdocs.yml").read_text("utf-8")
     listed = re.findall(r"([a-z/-]+\.md)$", text[text.index("\nnav:") :], flags=re.MULTILINE)
@@ -124,6 +133,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def search(browser: Browser, words: str) -> str:
+    """Type words into the search of the open page; return how many pages match."""
+    browser.evaluate("document.querySelector('.md-search__input').focus(); 1")
+    browser.call("Input.insertText", text=words)
+    count = (  # type again, because the page may not handle input yet
+        "new Promise((done) => { const look = () => { const found = document.querySelector("
+        "'.md-search-result__meta').textContent; if (/matching/.test(found)) return done(found);"
+        " document.querySelector('.md-search__input').dispatchEvent(new Event('input')); setTimeout(look, 200); };"
+        " look(); })"
+    )
+    return str(browser.evaluate(count))
+
+
 @pytest.mark.slow
 def test_the_site_is_built_without_a_warning_and_loads_nothing(site: Path) -> None:
     assert list(checker.faults(site)) == []
@@ -148,18 +170,61 @@ def test_the_api_shows_docstrings(site: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_api_shows_every_public_field(site: Path) -> None:
+    text = (site / "reference" / "api.html").read_text("utf-8")
+    shown = set(re.findall(r'id="feddig\.([\w.]+)"', text))
+    classes = {name: found for name in feddig.__all__ if isinstance(found := getattr(feddig, name), type)}
+    assert {"Result", "Comparison", "Experiment"} <= set(classes)
+    fields = {
+        f"{name}.{each}"
+        for name, found in classes.items()
+        for each in [*vars(found), *getattr(found, "__annotations__", {})]
+        if not each.startswith("_")
+    }
+    # what has no docstring is not shown
+    assert sorted({*feddig.__all__, *fields} - {"__version__"} - shown) == []
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [360, 900])
+def test_no_key_is_broken_in_the_page_of_settings(width: int, site: Path, browser: Browser) -> None:
+    browser.open(site / "reference" / "settings.html", width=width, height=740)
+    code = "[...document.querySelectorAll('.md-typeset td code')]"
+    lines = browser.evaluate(f"{code}.map((each) => [each.textContent, each.getClientRects().length])")
+    assert {name for name, count in lines if count == 1} >= set(keys())
+    assert [name for name, count in lines if count != 1] == []
+    # a phone shows each row as a block that is no wider than the screen
+    widest = "Math.max(...[...document.querySelectorAll('.keys td')].map((cell) => cell.getBoundingClientRect().right))"
+    assert browser.evaluate(widest) <= width
+
+
+@pytest.mark.slow
+def test_each_section_of_the_settings_has_an_anchor_and_a_table(site: Path) -> None:
+    text = (site / "reference" / "settings.html").read_text("utf-8")
+    for section in ("data", "absence", "algorithm", "algorithmfedprox", "digest", "privacy", "logging"):
+        part = text.split(f'<h2 id="{section}">')[1].split("<h2 ")[0]
+        assert part.count("<table>") == 1
+        assert f"<code>{section.replace('mf', 'm.f')}." in part
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize("words", ["differential privacy", "Differential privacy"])
+def test_the_search_finds_the_page_for_the_person_who_signs(words: str, site: Path, browser: Browser) -> None:
+    browser.open(site / "index.html")
+    search(browser, words)
+    links = "[...document.querySelectorAll('.md-search-result__item > a')].map((link) => link.pathname)"
+    assert browser.evaluate(links)[0].endswith("/site/privacy.html")
+
+
+@pytest.mark.slow
 @pytest.mark.browser
 def test_the_search_works_from_disk_without_a_request(site: Path, browser: Browser) -> None:
     browser.open(site / "guide" / "federation.html", theme="dark")
+    browser.evaluate("localStorage.clear()")  # the theme keeps the choice of an earlier page
+    browser.open(site / "guide" / "federation.html", theme="dark")
     assert browser.evaluate("document.body.dataset.mdColorScheme") == "slate"
-    browser.evaluate("document.querySelector('.md-search__input').focus(); 1")
-    browser.call("Input.insertText", text="ledger")
-    count = (  # type again, because the page may not handle input yet
-        "new Promise((done) => { const look = () => { const found = document.querySelector("
-        "'.md-search-result__meta').textContent; if (/matching/.test(found)) return done(found);"
-        " document.querySelector('.md-search__input').dispatchEvent(new Event('input')); setTimeout(look, 200); };"
-        " look(); })"
-    )
-    assert re.search(r"[1-9]\d* matching", browser.evaluate(count))
+    assert re.search(r"[1-9]\d* matching", search(browser, "ledger"))
     assert {address.split(":")[0] for address in browser.requests} <= {"file", "data", "blob"}
     assert browser.errors == []

@@ -9,7 +9,7 @@ from feddig.experiment.toml import choices_of, keys
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
 
-HEAD = """# Every key of an experiment
+HEAD = """# Settings: every key of an experiment
 
 One experiment is one TOML file. A key that is left out has the default below. The defaults are those of the demo: an
 empty file, `feddig run` without a file and `feddig.Experiment()` are the same experiment. The paper's values are in
@@ -17,6 +17,12 @@ empty file, `feddig run` without a file and `feddig.Experiment()` are the same e
 `experiment.toml` of a results folder holds every key of its run, and can be run again.
 
 `tools/document_settings.py` writes this page; a test keeps it current.
+
+<div class="keys" markdown>
+"""
+
+TABLE = """
+## {title}
 
 | key | default | meaning |
 |---|---|---|
@@ -26,10 +32,15 @@ _WORDS = {"least": "at least", "above": "above", "most": "at most", "below": "be
 
 
 def page() -> str:
-    """Spell the whole page."""
-    return HEAD + "".join(
-        f"| `{key}` | {_default(field)} | {_meaning(key, field)} |\n" for key, field in keys().items()
-    )
+    """Spell the whole page: a table for each section, those of the base algorithms after [algorithm]."""
+    sections: dict[str, list[str]] = {}
+    tops = list(dict.fromkeys(key.split(".")[0] for key in keys()))
+    for key, field in sorted(keys().items(), key=lambda item: tops.index(item[0].split(".")[0])):
+        section = key.rpartition(".")[0]
+        rows = sections.setdefault(f"`[{section}]`" if section else "Before the first section", [])
+        rows.append(f"| `{key}` | {_default(field)} | {_meaning(key, field)} |\n")
+    tables = (TABLE.format(title=title) + "".join(rows) for title, rows in sections.items())
+    return f"{HEAD}{''.join(tables)}\n</div>\n"
 
 
 def _default(field: dataclasses.Field[Any]) -> str:

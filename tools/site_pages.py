@@ -5,9 +5,10 @@ are changed to its place there:
 
 - README.md is the start page, and the other documents of the top folder are pages by their own name;
 - pictures are copied;
-- a text file, such as a module or a results file, becomes a page that shows it.
+- a text file, such as a module or a results file, becomes a page that shows it; a notebook's cells are shown in turn.
 """
 
+import json
 import os
 import posixpath
 import re
@@ -73,10 +74,19 @@ def linked_files() -> list[str]:
 def as_page(path: str) -> str:
     """Return a page that shows a text file; the search leaves it out, because readers look for documents."""
     text = (ROOT / path).read_text("utf-8")
-    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
-    language = LANGUAGES.get(Path(path).suffix, "text")
     head = f"---\ntitle: {path}\nsearch:\n  exclude: true\n---\n\n# {path}\n\n"
-    return f"{head}{fence}{language}\n{text.rstrip()}\n{fence}\n"
+    if path.endswith(".ipynb"):
+        cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
+        return head + "\n".join(
+            fenced(source, "python") if kind == "code" else f"{source}\n" for kind, source in cells
+        )
+    return head + fenced(text, LANGUAGES.get(Path(path).suffix, "text"))
+
+
+def fenced(text: str, language: str) -> str:
+    """Return a block of code, whatever fences it holds."""
+    fence = "`" * max(3, 1 + max((len(run) for run in re.findall(r"`+", text)), default=0))
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}\n"
 
 
 # --- called by mkdocs

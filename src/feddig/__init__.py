@@ -21,17 +21,21 @@ if TYPE_CHECKING:
     from feddig.experiment.experiment import Experiment
     from feddig.experiment.setup import Networks
     from feddig.experiment.toml import demo_experiment, read_experiment, write_experiment
-    from feddig.runs.compare import grid, run_grid
+    from feddig.runs.compare import Comparison, compare, grid, run_grid
+    from feddig.runs.result import Result, read_result
     from feddig.runs.run import resume, run
 
 _HOMES = {
     "Absence": "core.absence",
+    "Comparison": "runs.compare",
     "Dataset": "data.dataset",
     "Digest": "digest.digest",
     "Experiment": "experiment.experiment",
     "FedDigError": "errors",
     "Networks": "experiment.setup",
     "Partition": "data.partition",
+    "Result": "runs.result",
+    "compare": "runs.compare",
     "dataset_from": "data.given",
     "dataset_from_arrays": "data.given",
     "demo_experiment": "experiment.toml",
@@ -43,6 +47,7 @@ _HOMES = {
     "partition_from": "data.natural",
     "read_digest": "digest.digest_file",
     "read_experiment": "experiment.toml",
+    "read_result": "runs.result",
     "resume": "runs.run",
     "run": "runs.run",
     "run_grid": "runs.compare",
@@ -51,10 +56,10 @@ _HOMES = {
 }
 
 __all__ = [
-    "Absence", "Dataset", "Digest", "Experiment", "FedDigError", "Networks", "Partition", "__version__",
-    "dataset_from", "dataset_from_arrays", "demo_experiment", "draw_absence", "draw_partition", "grid",
-    "load_dataset", "make_digest", "partition_from", "read_digest", "read_experiment", "resume", "run",
-    "run_grid", "write_digest", "write_experiment",
+    "Absence", "Comparison", "Dataset", "Digest", "Experiment", "FedDigError", "Networks", "Partition", "Result",
+    "__version__", "compare", "dataset_from", "dataset_from_arrays", "demo_experiment", "draw_absence",
+    "draw_partition", "grid", "load_dataset", "make_digest", "partition_from", "read_digest", "read_experiment",
+    "read_result", "resume", "run", "run_grid", "write_digest", "write_experiment",
 ]  # fmt: skip
 
 

@@ -34,9 +34,8 @@ def compare_command(
     options.check_out(out)
     from feddig.core.absence import SCENARIOS
     from feddig.core.recipe import read_recipe
-    from feddig.report.page import to_rich, write_comparison
-    from feddig.runs.compare import grid, run_grid
-    from feddig.runs.outcome import write_page
+    from feddig.report.page import to_rich
+    from feddig.runs.compare import compare
     from feddig.runs.progress import choose_progress
 
     names = options.listed("--algorithms", algorithms)
@@ -46,16 +45,18 @@ def compare_command(
     numbers = options.whole_numbers("--seeds", seeds)
     if "file" in places:
         overrides = [*(overrides or []), "absence.scenario=file"]
-    cells = grid(options.chosen_experiment(file, overrides, data_dir), names, places, numbers, out)
+    experiment = options.chosen_experiment(file, overrides, data_dir)
     console = Console(stderr=True)
     with options.hint(f"finished runs are kept: give the same command again to continue in {out}"):
-        outcomes = run_grid(cells, device=device, progress=lambda: choose_progress(console, quiet=quiet))
-    summaries = [
-        (each.cell.experiment.algorithm.name, each.cell.experiment.absence.scenario, each.summary)
-        for each in outcomes
-    ]
-    rows, pictures = write_comparison(out, summaries, [each.cell.path for each in outcomes if each.summary])
-    page = write_page(out)
+        comparison = compare(
+            experiment,
+            names,
+            places,
+            numbers,
+            out,
+            device=device,
+            progress=lambda: choose_progress(console, quiet=quiet),
+        )
     if as_json:
         runs = [
             {
@@ -66,15 +67,16 @@ def compare_command(
                 "failure": each.failure or None,
                 "summary": each.summary,
             }
-            for each in outcomes
+            for each in comparison.outcomes
         ]
         print(json.dumps({"path": str(out), "runs": runs}, indent=2))
     else:
         # a pipe has no width, and a truncated table is useless
-        Console(width=None if sys.stdout.isatty() else 120).print(to_rich(rows, str(out)))
-        print("\n".join(f"picture  {picture}" for picture in pictures))
-        print("" if page is None else f"page     {page}\n", end="")
+        Console(width=None if sys.stdout.isatty() else 120).print(to_rich(comparison.rows, str(out)))
+        print("\n".join(f"picture  {picture}" for picture in comparison.pictures))
+        print("" if comparison.page is None else f"page     {comparison.page}\n", end="")
         print(f"results  {out}")
-    failures = [f"{each.cell.path}: {each.failure}" for each in outcomes if each.summary is None]
-    if failures:
-        raise FedDigError(f"{len(failures)} of {len(outcomes)} runs failed; the first: {failures[0]}")
+    if comparison.failures:
+        failed = f"{len(comparison.failures)} of {len(comparison.outcomes)} runs failed"
+        path, failure = next(iter(comparison.failures.items()))
+        raise FedDigError(f"{failed}; the first: {path}: {failure}")

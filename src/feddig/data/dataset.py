@@ -59,10 +59,15 @@ class Dataset:
     """Training and test images of one task, with the number and the names of its classes."""
 
     name: str
+    """The data set's name, for pages and summaries."""
     train: Images
+    """The images that are dealt out to silos, as `pixels`, `labels` and perhaps `groups`."""
     test: Images
+    """The images that accuracy is measured on; no silo holds them."""
     classes: int
+    """The number of classes; labels go from 0 to one less."""
     class_names: tuple[str, ...]
+    """The names of the classes; their numbers if they have no names."""
     natural: Natural | None = None
     """Which silo holds each training image; None where silos are drawn."""
 

@@ -40,7 +40,9 @@ class Partition:
     """Each training sample in exactly one split of one silo, and how often the partition was drawn again."""
 
     shares: tuple[Share, ...]
+    """For each silo the rows of its training images, as `train`, `validation` and `test`."""
     redraws: int
+    """How often it was drawn again, because a silo had too few samples."""
     names: tuple[str, ...] = ()
     """The names of the silos; empty if they have numbers only."""
 

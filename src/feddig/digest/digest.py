@@ -49,6 +49,7 @@ class Digest:
     """The digest D = (D_R, D_y) of one silo."""
 
     silo: int
+    """The number of its silo."""
     features: Tensor
     """D_R, [digests, *feature shape], float32: mixed and noised."""
     labels: Tensor

@@ -36,15 +36,25 @@ class Experiment:
     """Everything that decides a run's numbers, apart from the device."""
 
     seed: int = setting(0, "the seed that all others derive from", least=0)
+    """The seed that all others derive from."""
     data: DataSettings = field(default_factory=DataSettings)
+    """`[data]`: the data set, and who holds which part."""
     absence: AbsenceSettings = field(default_factory=AbsenceSettings)
+    """`[absence]`: who is away when."""
     algorithm: AlgorithmSettings = field(default_factory=AlgorithmSettings)
+    """`[algorithm]`: which algorithm, and the settings of its base."""
     digest: DigestSettings = field(default_factory=DigestSettings)
+    """`[digest]`: how digests are mixed."""
     privacy: PrivacySettings = field(default_factory=PrivacySettings)
+    """`[privacy]`: the noise on digests, and what it promises."""
     model: ModelSettings = field(default_factory=ModelSettings)
+    """`[model]`: the networks."""
     training: TrainingSettings = field(default_factory=TrainingSettings)
+    """`[training]`: rounds, and the local training of silos."""
     moderator: ModeratorSettings = field(default_factory=ModeratorSettings)
+    """`[moderator]`: what FedDig adds at the moderator."""
     logging: LoggingSettings = field(default_factory=LoggingSettings)
+    """`[logging]`: extra records of a run."""
 
     @property
     def recipe(self) -> Recipe:

@@ -6,7 +6,6 @@ if it was started), `deadline` (seconds after which a silo that has not replied 
 """
 
 from pathlib import Path
-from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -16,6 +15,7 @@ from feddig.experiment.toml import read_experiment, write_experiment
 from feddig.federation.moderator import moderate_federation
 from feddig.federation.simulation_engine import GridEngine
 from feddig.runs.build import Simulation
+from feddig.runs.result import Result
 from feddig.runs.results_folder import ResultsFolder
 from feddig.runs.run import resume, run
 
@@ -36,8 +36,8 @@ def main(grid: Grid, context: Context) -> None:
     moderate(grid, experiment, out, deadline=float(config.get("deadline") or DEADLINE))
 
 
-def moderate(grid: Grid, experiment: Experiment, out: Path, *, deadline: float = DEADLINE) -> dict[str, Any]:
-    """Run or resume an experiment over the grid, and return its summary."""
+def moderate(grid: Grid, experiment: Experiment, out: Path, *, deadline: float = DEADLINE) -> Result:
+    """Run or resume an experiment over the grid, and return its result."""
 
     def connect(simulation: Simulation, folder: ResultsFolder) -> GridEngine:
         text = write_experiment(simulation.experiment)

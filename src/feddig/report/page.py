@@ -255,18 +255,26 @@ def tabulate(summaries: Sequence[tuple[str, str, Mapping[str, Any] | None]]) -> 
     return rows
 
 
+def to_columns(rows: Sequence[TableRow]) -> dict[str, list[Any]]:
+    """Return every measure as columns, with mean and deviation in columns of their own; None where there is none."""
+    columns: dict[str, list[Any]] = {
+        name: [getattr(row, name) for row in rows] for name in ("algorithm", "scenario", "seeds", "failed")
+    }
+    for name in (*MEASURES, "seconds_per_round"):
+        values = [row.values[name] or (None, None) for row in rows]
+        columns[f"{name}_mean"], columns[f"{name}_sd"] = ([pair[side] for pair in values] for side in (0, 1))
+    return columns
+
+
 def to_csv(rows: Sequence[TableRow]) -> str:
-    """Return every measure as CSV, with mean and deviation in columns of their own."""
+    """Return these columns as CSV."""
     text = io.StringIO()
     text.write("# feddig table, format_version 1\n")
     writer = csv.writer(text, lineterminator="\n")
-    names = [*MEASURES, "seconds_per_round"]
-    columns = [column for name in names for column in (f"{name}_mean", f"{name}_sd")]
-    writer.writerow(["algorithm", "scenario", "seeds", "failed", *columns])
-    for row in rows:
-        cells = [cell for name in names for cell in (row.values[name] or (None, None))]
-        texts = ["" if cell is None else f"{cell:.4f}" for cell in cells]
-        writer.writerow([row.algorithm, row.scenario, row.seeds, row.failed, *texts])
+    columns = to_columns(rows)
+    writer.writerow(columns)
+    for cells in zip(*columns.values(), strict=True):
+        writer.writerow([f"{cell:.4f}" if isinstance(cell, float) else cell for cell in cells])
     return text.getvalue()
 
 
@@ -276,6 +284,13 @@ def to_markdown(rows: Sequence[TableRow]) -> str:
     lines = [heads, ["---"] * len(heads), *(_cells(row) for row in rows)]
     table = "".join("| " + " | ".join(line) + " |\n" for line in lines)
     return f"{table}\n{CAPTION}.\n<!-- format_version 1 -->\n"
+
+
+def to_html(rows: Sequence[TableRow]) -> str:
+    """Return the same table as HTML without styles, for notebooks."""
+    head = "".join(f"<th>{escape(text)}</th>" for text in _heads())
+    body = "".join(f"<tr>{''.join(f'<td>{escape(text)}</td>' for text in _cells(row))}</tr>" for row in rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table><p>{CAPTION}</p>"
 
 
 def to_rich(rows: Sequence[TableRow], title: str) -> Table:

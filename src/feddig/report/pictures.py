@@ -29,6 +29,8 @@ COLOURS = ("#3b6fb6", "#d1495b", "#2e933c", "#8d6a9f", "#e09f3e", "#4a4e69", "#0
 LINE_STYLES = ("-", "--", "-.", ":")
 HERE, AWAY, NOT_YET = "#9fbf9f", "#e8c4c4", "#f2f2f2"
 GENERATOR = f"feddig, format_version {FORMAT_VERSION}"
+DPI = 120
+"""Of the pictures of curves, in pixels per inch."""
 MIN_FALSE_POSITIVES = 1e-3
 """The left end of the membership curves; the axis is logarithmic because few false alarms matter most."""
 IMAGE_GAP = 2
@@ -47,17 +49,35 @@ def to_bytes(figure: Figure, ending: str = "png", dpi: int = 100) -> bytes:
     return stream.getvalue()
 
 
+class NotebookFigure(Figure):
+    """A figure that a notebook shows even if it has not imported pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        return to_bytes(self)
+
+
 def draw_run(path: Path) -> None:
     """Draw curves.png of a run into its folder."""
-    run = read_rounds(path)
-    picture = draw_curves([run], f"{run.algorithm}, {run.scenario}, seed {run.seed}")
-    write_atomically(path / "curves.png", picture)
+    write_atomically(path / "curves.png", to_bytes(plot_run(read_rounds(path)), dpi=DPI))
 
 
 def draw_curves(runs: Sequence[Run], title: str) -> bytes:
-    """Draw accuracy over rounds, one curve for each algorithm (the mean over its seeds), and who is away."""
+    """Return the figure of `plot_curves` as a PNG file."""
+    return to_bytes(plot_curves(runs, title), dpi=DPI)
+
+
+def plot_run(run: Run) -> NotebookFigure:
+    """Plot one run's accuracy over rounds, and who is away."""
+    title = f"{run.algorithm}, {run.scenario}, seed {run.seed}"
+    if len(run.rows) < run.planned_rounds:
+        title += f", {len(run.rows)} of {run.planned_rounds} rounds"
+    return plot_curves([run], title)
+
+
+def plot_curves(runs: Sequence[Run], title: str) -> NotebookFigure:
+    """Plot accuracy over rounds, one curve for each algorithm (the mean over its seeds), and who is away."""
     absences = [run.absence for run in runs if run.absence is not None]
-    figure = Figure(figsize=(8, 5), layout="constrained")
+    figure = NotebookFigure(figsize=(8, 5), layout="constrained")
     ratios = (4, 0.5 + 0.12 * min(absences[0].silos, 12))
     curves, table = figure.subplots(2, 1, sharex=True, height_ratios=ratios)
     for place, algorithm in enumerate(dict.fromkeys(run.algorithm for run in runs)):
@@ -76,7 +96,7 @@ def draw_curves(runs: Sequence[Run], title: str) -> bytes:
         curves.spines[side].set_visible(False)
     seeds_differ = len({absence.present.tobytes() for absence in absences}) > 1
     _draw_absence(table, absences[0], seeds_differ=seeds_differ)
-    return to_bytes(figure, dpi=120)
+    return figure
 
 
 def _curve(run: Run) -> list[float]:

@@ -214,12 +214,16 @@ def read_run(path: Path, classes: Classes | None = None, *, growing: bool = Fals
     return Run(path, settings, absence, rows, summary, classes, audits, notes)
 
 
-def read_rounds(path: Path) -> Run:
-    """Read the settings, rounds and availability of a run; a missing or damaged file is an error that names it."""
+def read_rounds(path: Path, *, growing: bool = False) -> Run:
+    """Read the settings, rounds and availability of a run; a missing or damaged file is an error that names it.
+
+    With `growing`, files that an unfinished run has yet to write may be missing.
+    """
     notes: list[str] = []
+    pending: list[str] = [] if growing else notes
     settings = read_settings(path / "experiment.toml", notes)
-    rows = read_rows(path / "metrics.jsonl", notes, notes)
-    absence = read_availability(path / "availability.csv", rows, notes)
+    rows = read_rows(path / "metrics.jsonl", notes, pending)
+    absence = read_availability(path / "availability.csv", rows, notes if rows else pending)
     if notes:
         raise FileFormatError(f"{path}: {notes[0]} Give a folder that feddig wrote.")
     return Run(path, settings, absence, rows, summary={})

@@ -1,6 +1,6 @@
 """Read the files of a results folder one by one.
 
-A file that is missing or damaged becomes a note, and the other files are still read.
+For reports, a file that is missing or damaged becomes a note, and the other files are still read.
 """
 
 import json
@@ -136,6 +136,17 @@ def read_json(file: Path) -> Mapping[str, Any] | str:
     except (OSError, ValueError, KeyError, TypeError, RecursionError, FileFormatError) as error:
         return _describe_damage(file, error)
     return dict(found)
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Read summary.json; a missing or damaged file is an error."""
+    path = folder / "summary.json"
+    try:
+        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise FileFormatError(f"{path}: cannot be read ({error})") from None
+    check_version(path, summary.get("format_version"))
+    return summary
 
 
 def _describe_damage(file: Path, error: Exception) -> str:

@@ -8,13 +8,15 @@ copied: the copy gets its own experiment and availability, and both are resumed.
 import itertools
 import logging
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from feddig.core.absence import Absence
 from feddig.core.recipe import Recipe
@@ -23,9 +25,14 @@ from feddig.data.partition import Partition
 from feddig.errors import FedDigError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import Layout, Networks, lay_out
-from feddig.experiment.toml import read_experiment, write_experiment
+from feddig.experiment.toml import demo_experiment, read_experiment, write_experiment
 from feddig.files import write_atomically
+from feddig.report.page import TableRow, to_columns, to_html, write_comparison
+from feddig.report.pictures import plot_curves
+from feddig.report.read_run import read_rounds
+from feddig.runs.outcome import write_page
 from feddig.runs.progress import Progress
+from feddig.runs.result import Result, link_to
 from feddig.runs.results_folder import ResultsFolder
 from feddig.runs.run import resume, run
 
@@ -42,10 +49,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of a cell: its summary, or why there is none."""
+    """What became of a cell: its result, or why there is none."""
 
     cell: Cell
-    summary: Mapping[str, Any] | None
+    summary: Result | None
     failure: str = ""
 
 
@@ -56,7 +63,7 @@ def grid(
     seeds: Sequence[int],
     out: str | Path,
 ) -> list[Cell]:
-    """Return the cells of a grid, each with its folder OUT/<algorithm>/<scenario>/seed-<n>.
+    """Return the cells of a grid, each with its folder `OUT/<algorithm>/<scenario>/seed-<n>`.
 
     The experiment may be given as its file.
     """
@@ -92,7 +99,7 @@ def run_grid(
     `dataset`, `networks` and `partition` replace what the experiments name.
     """
 
-    def advance(cell: Cell, until: int | None = None) -> dict[str, Any]:
+    def advance(cell: Cell, until: int | None = None) -> Result:
         shown = progress() if progress else None
         if ResultsFolder(cell.path).started:
             return resume(
@@ -124,7 +131,7 @@ def run_grid(
                     advance(cell, until=at)
                     with suppress(FedDigError):  # a child that cannot be branched fails when it is run itself
                         _branch(folder, cells[child], plans[child])
-            outcomes.append(Outcome(cell, folder.summary() if folder.finished else advance(cell)))
+            outcomes.append(Outcome(cell, Result(cell.path) if folder.finished else advance(cell)))
         except FedDigError as error:
             log.warning("%s: %s", cell.path, error)
             outcomes.append(Outcome(cell, None, str(error)))
@@ -251,3 +258,103 @@ def _flat(experiment: Experiment) -> dict[str, Any]:
         f"algorithm.{base}.{key}": value for base, table in own.items() for key, value in table.items()
     }
     return values
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison:
+    """The result of a comparison. A notebook shows its table."""
+
+    path: Path
+    """The folder of the comparison; each run has its results folder in it."""
+    outcomes: Sequence[Outcome]
+    """What became of each run, failed ones too."""
+    rows: Sequence[TableRow]
+    """The rows of the table, as objects."""
+    pictures: Sequence[Path]
+    """The paths of the pictures, one for each scenario."""
+    page: Path | None
+    """The path of report.html, which describes all runs in the folder; None if it could not be written."""
+
+    def __repr__(self) -> str:
+        return f"<Comparison {self.path}: {len(self.outcomes)} runs, {len(self.failures)} failed>"
+
+    @property
+    def table(self) -> dict[str, list[Any]]:
+        """The columns of table.csv, one entry for each algorithm and scenario: `pandas.DataFrame(comparison.table)`.
+
+        `algorithm`, `scenario`, `seeds` (that finished), `failed`, then for each measure its mean over seeds and its
+        sample standard deviation, such as `final_mean` and `final_sd`; None where a seed did not reach it.
+        """
+        return to_columns(self.rows)
+
+    @property
+    def results(self) -> list[Result]:
+        """The results of the finished runs."""
+        return [outcome.summary for outcome in self.outcomes if outcome.summary is not None]
+
+    @property
+    def failures(self) -> dict[Path, str]:
+        """For the folder of each run that failed: why."""
+        return {each.cell.path: each.failure for each in self.outcomes if each.summary is None}
+
+    def plot(self, scenario: str | None = None) -> Figure:
+        """Plot accuracy over rounds and which silos are away in a scenario, or in the only one."""
+        found = list(dict.fromkeys(result.scenario for result in self.results))
+        if not found:
+            raise FedDigError(f"{self.path}: no run is finished, so there is nothing to plot")
+        if scenario is None and len(found) == 1:
+            scenario = found[0]
+        if scenario not in found:
+            raise FedDigError(f"{self.path}: plot() needs one of its scenarios: {', '.join(found)}")
+        runs = [read_rounds(result.path) for result in self.results if result.scenario == scenario]
+        return plot_curves(runs, scenario)
+
+    def _repr_html_(self) -> str:
+        failures = "".join(f"<p>{escape(f'{path}: {why}')}</p>" for path, why in self.failures.items())
+        return f"{to_html(self.rows)}{failures}{link_to(self.page)}"
+
+
+def compare(
+    experiment: Experiment | str | Path | None = None,
+    algorithms: Sequence[str] = ("fedavg", "frozen", "feddig", "feddig-plus"),
+    scenarios: Sequence[str] = ("sequential",),
+    seeds: Sequence[int] = (0,),
+    out: str | Path = "results/compare",
+    *,
+    device: str = "auto",
+    dataset: Dataset | None = None,
+    networks: Networks | None = None,
+    partition: Partition | None = None,
+    progress: Callable[[], Progress] | None = None,
+) -> Comparison:
+    """Run a grid of algorithms, scenarios and seeds, and tabulate it in `out`, as `feddig compare` does.
+
+    The experiment, or its file, is the demo's unless given. Finished runs in `out` are kept, and a run that fails does
+    not stop the others. `dataset`, `networks` and `partition` replace what the experiment names.
+    """
+    out = Path(out)
+    if out.is_file():
+        raise FedDigError(f"{out}: is a file; give a new folder")
+    cells = grid(
+        demo_experiment() if experiment is None else experiment,
+        _distinct("algorithms", algorithms, "feddig"),
+        _distinct("scenarios", scenarios, "sequential"),
+        [int(seed) for seed in _distinct("seeds", seeds, 0)],
+        out,
+    )
+    outcomes = run_grid(
+        cells, device=device, dataset=dataset, networks=networks, partition=partition, progress=progress
+    )
+    summaries = [
+        (each.cell.experiment.algorithm.name, each.cell.experiment.absence.scenario, each.summary)
+        for each in outcomes
+    ]
+    rows, pictures = write_comparison(out, summaries, [each.cell.path for each in outcomes if each.summary])
+    return Comparison(out, outcomes, rows, pictures, write_page(out))
+
+
+def _distinct(name: str, given: Sequence[Any], example: str | int) -> list[Any]:
+    """Return the entries of a list, each once."""
+    if isinstance(given, str) or not isinstance(given, Collection) or len(given) == 0:
+        raise FedDigError(f"{name}: {given!r} is not a list with at least one entry, such as [{example!r}]")
+    return list(dict.fromkeys(given))

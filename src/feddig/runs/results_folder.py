@@ -31,6 +31,7 @@ from feddig.files import (
     write_atomically,
     write_tensors,
 )
+from feddig.report.run_files import read_summary
 
 try:
     import fcntl
@@ -297,13 +298,7 @@ class ResultsFolder:
 
     def summary(self) -> dict[str, Any]:
         """Read summary.json."""
-        path = self.path / "summary.json"
-        try:
-            summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, json.JSONDecodeError) as error:
-            raise FileFormatError(f"{path}: cannot be read ({error})") from None
-        check_version(path, summary.get("format_version"))
-        return summary
+        return read_summary(self.path)
 
     def check_space(self, needed: int) -> None:
         """Raise an error if the disk has too little space for the run."""

@@ -30,6 +30,7 @@ from feddig.runs.build import Moderated, Simulation, build_simulation
 from feddig.runs.loggers.base import check_logs, open_logs
 from feddig.runs.outcome import describe_round, describe_run, write_class_facts, write_outcome, write_page
 from feddig.runs.progress import Progress, Silent, name_silos
+from feddig.runs.result import Result
 from feddig.runs.results_folder import ResultsFolder, open_log
 
 log = logging.getLogger("feddig")
@@ -60,8 +61,8 @@ def run(
     progress: Progress | None = None,
     until: int | None = None,
     connect: Connect | None = None,
-) -> dict[str, Any]:
-    """Run an experiment, or the file of one, into the new folder `out` and return its summary.
+) -> Result:
+    """Run an experiment, or the file of one, into the new folder `out` and return its result.
 
     `dataset`, `networks` and `partition` replace what the experiment names; `until` stops after this many rounds, to be
     resumed; `connect` builds another engine than the one that runs the silos in this process.
@@ -76,7 +77,8 @@ def run(
     folder.check_space(_space(simulation))
     folder.create()
     folder.write_setup(simulation.experiment, simulation.partition.to_csv(), simulation.absence.to_csv())
-    return _go_on(simulation, folder, progress or Silent(), until, connect or _in_process)
+    _go_on(simulation, folder, progress or Silent(), until, connect or _in_process)
+    return Result(folder.path)
 
 
 @_own_threads()
@@ -89,13 +91,13 @@ def resume(
     progress: Progress | None = None,
     until: int | None = None,
     connect: Connect | None = None,
-) -> dict[str, Any]:
-    """Resume the run in `out` from its last checkpoint; of a finished run, return the summary."""
+) -> Result:
+    """Resume the run in `out` from its last checkpoint; of a finished run, return the result."""
     folder = ResultsFolder(Path(out))
     if folder.finished:
         if not (folder.path / PAGE).exists():
             write_page(folder.path)
-        return folder.summary()
+        return Result(folder.path)
     experiment = folder.experiment()
     # a partition that was given in Python is in the folder
     given = folder.read_partition() if experiment.data.partition == "given" else None
@@ -105,12 +107,13 @@ def resume(
     folder.check_setup(simulation.partition.to_csv(), simulation.absence.to_csv())
     check_logs(simulation.experiment)
     folder.check_space(_space(simulation))
-    return _go_on(simulation, folder, progress or Silent(), until, connect or _in_process)
+    _go_on(simulation, folder, progress or Silent(), until, connect or _in_process)
+    return Result(folder.path)
 
 
 def _go_on(
     simulation: Simulation, folder: ResultsFolder, progress: Progress, until: int | None, connect: Connect
-) -> dict[str, Any]:
+) -> None:
     """Train from the checkpoint (or from the start) to the end."""
     with open_log(folder.path):
         done = restore(simulation.moderator, folder, simulation.inputs())
@@ -118,7 +121,7 @@ def _go_on(
         _announce(simulation, done)
         rounds = simulation.experiment.training.rounds
         last = rounds if until is None else min(until, rounds)
-        return record_rounds(
+        record_rounds(
             simulation,
             connect(simulation, folder),
             folder,

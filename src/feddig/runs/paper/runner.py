@@ -18,6 +18,7 @@ from feddig.experiment.setup import choose_device, describe_device
 from feddig.files import content_hash, locked
 from feddig.runs.paper.cells import Cell, Line, PaperTable, finished_cells, keep, read_lines, seconds_by_kind
 from feddig.runs.progress import Progress
+from feddig.runs.result import Result
 from feddig.runs.results_folder import ResultsFolder
 from feddig.runs.run import resume, run
 
@@ -106,7 +107,7 @@ class Runner:
         place = f"seed-{experiment.seed}-{content_hash(cell.key.encode())[:8]}"
         return self.work / experiment.algorithm.name / experiment.absence.scenario / place
 
-    def _train(self, cell: Cell, until: int | None = None) -> dict[str, Any]:
+    def _train(self, cell: Cell, until: int | None = None) -> Result:
         folder = self._folder(cell)
         shown = self.progress() if self.progress else None
         watched = None if self.until is None else _Deadline(self.until, shown)
