@@ -113,6 +113,7 @@ def test_each_party_tells_its_part_and_ends_by_itself(begin: Callable[[int], Par
     said = parties.said("moderator")
     assert "broken: silo-1" in said
     assert re.search(r" round 8 of 8  accuracy [\d.]+ % \(test\)  replied: silo-0, silo-1\n", said)
+    assert {int(one) for one in re.findall(r" round (\d) of 8  ", said)} == set(range(1, 9))
     assert said.splitlines()[-1].startswith("run: 8 rounds, accuracy ")
     assert str(data) not in said + parties.federation.log(), "the moderator does not hear of silos' paths"
     assert parties.federation.log().count("silo-1 is broken") >= 1

@@ -29,7 +29,7 @@ from feddig.federation.silo_data import check_folder
 from feddig.federation.status import Show, Status, read_status, show_lines, show_new_faults
 
 MODERATOR = "moderator"
-POLL_SECONDS, STOP_SECONDS = 0.5, 25.0
+POLL_SECONDS, STOP_SECONDS = 0.2, 25.0
 
 log = logging.getLogger("feddig")
 
