@@ -39,6 +39,7 @@ APP, LINK, NODE = (
     "feddig.federation.flower_1_41.node",
 )
 LIAR = Path(__file__).with_name("lying_silo")
+MAY_LIE = {"PYTHONPATH": os.pathsep.join(filter(None, [str(LIAR), os.environ.get("PYTHONPATH")]))}
 SUPERVISOR = "federation\0silo"
 """As /proc spells a supervisor's command."""
 STOP_SECONDS = 40.0
@@ -107,7 +108,7 @@ class RehearsedFederation:
     def up(self) -> None:
         """Start moderator and silos, or go on."""
         command = [sys.executable, "-m", "feddig", "federation", "up", str(self.folder.path)]
-        self.process = start(command, self.folder.path / "up.log", {**os.environ, "PYTHONPATH": str(LIAR)})
+        self.process = start(command, self.folder.path / "up.log", {**os.environ, **MAY_LIE})
 
     def start_silo(self, silo: int) -> None:
         """Start one silo's supervisor, as its people would."""
@@ -122,7 +123,7 @@ class RehearsedFederation:
             "--log-level",
             "info",
         ]
-        environment = {**party_environment(folder.path, folder.flower_home), "PYTHONPATH": str(LIAR)}
+        environment = {**party_environment(folder.path, folder.flower_home), **MAY_LIE}
         self.by_hand[silo] = start(command, folder.logs / "silo.log", environment)
 
     def stop(self) -> None:

@@ -21,8 +21,9 @@ from feddig.data.mmap import choose
 from feddig.errors import FedDigError
 from feddig.experiment.setup import lay_out
 from feddig.federation.certificates import Authority, write_certificate, write_silo_key
-from feddig.federation.client_app import take_model
+from feddig.federation.client_app import OtherContractError, take_model
 from feddig.federation.contract import Contract, Member, read_contract, write_contract
+from feddig.federation.flower_1_41.names import OTHER_CONTRACT
 from feddig.federation.folders import FederationFolder
 from feddig.federation.silo import DeployedSilo, open_silo
 from feddig.federation.silo_data import write_silo_file
@@ -170,7 +171,7 @@ class LocalGrid:
         try:
             return (fault or answer_well)(message, self.silo(silo))
         except FedDigError as error:
-            return Error(2, str(error))
+            return Error(OTHER_CONTRACT if isinstance(error, OtherContractError) else 2, str(error))
 
     def names(self, silo: int, kind: str, round: int) -> list[str]:
         return [f"message {place + 1}" for place, one in enumerate(self.sent) if one == (silo, kind, round)]

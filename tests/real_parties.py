@@ -37,6 +37,8 @@ name = "fashion-mini"
 limit = 300
 [absence]
 scenario = "none"
+[algorithm]
+name = "feddig"
 [model]
 classifier = "small"
 [training]
@@ -114,9 +116,10 @@ class RealFederation:
     def start(self) -> None:
         """Start moderator and silos, or continue."""
         command = [sys.executable, "-m", "feddig", "federation", "up", str(self.folder.path)]
+        paths = os.pathsep.join(filter(None, [str(LIAR), os.environ.get("PYTHONPATH")]))
         with (self.folder.path / "up.log").open("ab") as said:
             self.process = subprocess.Popen(
-                command, stdout=said, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": str(LIAR)}
+                command, stdout=said, stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": paths}
             )
 
     def stop(self) -> None:

@@ -1,6 +1,7 @@
 """A federation that changes after `init`: more rounds, silos that join, go or get another key, and pauses."""
 
 import json
+import re
 import shutil
 import tomllib
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from feddig.core import plus
 from feddig.errors import FedDigError
 from feddig.federation import client_app, engine, moderator
 from feddig.federation.certificates import write_silo_key
+from feddig.federation.client_app import OtherContractError
 from feddig.federation.contract import Contract, read_contract, with_silos, write_contract
 from feddig.federation.folders import FederationFolder, SiloFolder
 from feddig.federation.moderator import moderate_federation
@@ -31,10 +33,13 @@ from feddig.federation.processes.processes import free_port
 from feddig.federation.processes.up import _chosen
 from feddig.federation.silo import open_silo
 from feddig.federation.silo_data import check_folder, read_silo_file
+from feddig.federation.status import Status, show_lines
 from feddig.federation.wire import About, pack_question
 from feddig.runs.results_folder import ResultsFolder
 from federations import (
+    SILENT,
     LocalGrid,
+    answer_well,
     make_federation,
     node_of,
     organise,
@@ -47,6 +52,12 @@ from folders import contents, rows, rows_without_times, tensors
 pytestmark = pytest.mark.flower
 
 EVERYBODY = [0, 1, 2]
+
+
+class Killed(BaseException):
+    """The moderator's process was killed."""
+
+
 Make = Callable[..., FederationFolder]
 
 
@@ -455,6 +466,63 @@ def test_terms_that_may_change_are_named(
     assert said.count(" -> ") == 11
 
 
+def test_deadlines_limits_and_numbers_of_silos_change_in_a_run(
+    make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = make(rounds=4, training_deadline=0.2)
+    silent = LocalGrid(folder, 3)
+    silent.faults.set(1, "train", lambda message, silo: SILENT)
+    silent.faults.set(2, "train", lambda message, silo: SILENT)
+    with pytest.raises(Killed):
+        moderate(folder, until_paused(folder, silent))
+    do(
+        "change",
+        folder.path,
+        "--training-deadline",
+        30,
+        "--min-silos",
+        1,
+        "--start-silos",
+        1,
+        "--model-every",
+        3,
+    )
+    said = capsys.readouterr().out
+    for line in (
+        "deadlines.training: 0.2 -> 30.0",
+        "federation.min_silos: left out -> 1",
+        "model_every: left out -> 3",
+    ):
+        assert f"{line}\n" in said
+    contract = read_contract(folder.path / "federation-2.toml")
+    assert (contract.version, contract.training_deadline, contract.min_silos) == (2, 30.0, 1)
+    assert folder.silo("silo-2").contract.read_bytes() == (folder.path / "federation-2.toml").read_bytes()
+    alone = LocalGrid(folder, 1)
+    moderate(folder, alone)
+    assert present(folder) == [[0]] * 4
+    assert [round for _, kind, round in alone.sent if kind == "query.model"] == [2, 3]
+
+    said = refused(capsys, "change", folder.path, "--min-silos", 1)
+    assert "nothing changes; give an option with another value than now" in said
+    said = refused(capsys, "change", folder.path, "--start-silos", 4)
+    assert "federation.start_silos: 4, but there are 3 silos" in said
+    said = refused(capsys, "change", folder.path, "--training-deadline", "inf")
+    assert "deadlines.training: inf is not a number above 0" in said
+    assert read_contract(folder.contract).version == 2
+
+
+def until_paused(folder: FederationFolder, grid: LocalGrid) -> LocalGrid:
+    """Let the moderator be killed when it has paused, or has done a round."""
+
+    def watch(grid: LocalGrid) -> None:
+        if folder.moderator.status.exists() and status(folder)["state"] == "paused":
+            raise Killed
+        assert not done(folder)
+
+    grid.before = watch
+    return grid
+
+
 def test_a_folder_that_is_not_the_organisers_or_holds_another_version_is_refused(
     make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -550,18 +618,73 @@ def test_a_silo_that_runs_answers_under_the_version_it_had_until_it_is_restarted
     assert ask_about(old, folder).hash == old.hash
     assert ask_about(new, folder).hash == new.hash
     client_app.open_folder.cache_clear()
-    silo = "this silo holds version"
+    follows = "the silo holds version {} of the contract and the moderator follows version {}; run `feddig federation "
+    there = "accept . federation-2.toml` in the {}'s folder"
     with pytest.raises(
-        FedDigError, match=f"{silo} 3 and the moderator follows version 1; the moderator must"
+        OtherContractError, match=re.escape(follows.format(3, 1) + there.format("moderator") + ", unless")
     ):
         ask_about(old, folder)
     write_contract(folder.silo("silo-0").contract, old)
-    with pytest.raises(
-        FedDigError, match=f"{silo} 1 and the moderator follows version 3; take that with `feddig"
-    ):
+    with pytest.raises(OtherContractError, match=re.escape(follows.format(1, 3) + there.format("silo"))):
         ask_about(new, folder)
-    with pytest.raises(FedDigError, match="follows another contract"):
-        ask_about(replace(old, training_deadline=1.0), folder)
+    other = replace(old, training_deadline=1.0)
+    differ = f"contract is {old.hash[:12]} and the moderator's {other.hash[:12]}, both version 1; put the"
+    with pytest.raises(OtherContractError, match=differ):
+        ask_about(other, folder)
+
+
+@pytest.mark.parametrize("name", ["feddig", "fedavg"])
+def test_a_silo_with_another_version_is_named_with_both_versions_and_the_remedy(
+    make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """Also in the round in which the moderator resumes, where other refusals count as here."""
+    folder = make(algorithm={"name": name})
+    moderate(folder, LocalGrid(folder, 3))
+    old = folder.contract.read_bytes()
+    do("extend", folder.path, "--rounds", 4)
+    file = folder.path / "federation-2.toml"
+    behind = {1, 2}
+    for number in behind:
+        folder.silo(f"silo-{number}").contract.write_bytes(old)
+
+    def agree(message: Any, silo: Any) -> Any:
+        context = SimpleNamespace(node_config={"folder": str(silo.folder.path)})
+        client_app._agreed(message, context)  # type: ignore[arg-type]
+        return answer_well(message, silo)
+
+    grid, told, lines = LocalGrid(folder, 3), list[Status](), list[str]()
+    for silo in EVERYBODY:
+        for kind in ("query.digest", "train"):
+            grid.faults.set(silo, kind, agree)
+    show = show_lines(lines.append)
+
+    def watch(grid: LocalGrid) -> None:
+        told.append(Status(status(folder)))
+        show(told[-1])
+        if {one["name"] for one in told[-1].content["silos"] if one["reason"]} == {"silo-1", "silo-2"}:
+            while behind:
+                number = behind.pop()
+                do("accept", folder.silo(f"silo-{number}").path, file, "--yes")
+                grid.restart(number)
+
+    grid.before = watch
+    client_app.open_folder.cache_clear()
+    moderate(folder, grid)
+    assert not behind
+    assert present(folder) == [EVERYBODY] * 4
+    said = (
+        "silo-1 is broken: the silo holds version 1 of the contract and the moderator follows version 2; run `feddig "
+        "federation accept . federation-2.toml` in the silo's folder"
+    )
+    assert f"WARNING silo 1, round 3: {said}; it is asked again in 5 s\n" in log_of(folder)
+    assert lines.count(f"test: {said}") == 1
+    (asked,) = {one.content["round"] for one in told if one.faults}
+    assert asked == 2
+    shown = next(one for one in told if one.faults)
+    folder.moderator.status.write_text(json.dumps(shown.content), encoding="utf-8")
+    capsys.readouterr()
+    do("status", folder.path)
+    assert f"\n{said}\n" in capsys.readouterr().out
 
 
 # --- pauses
@@ -570,9 +693,6 @@ def test_a_silo_that_runs_answers_under_the_version_it_had_until_it_is_restarted
 def test_no_round_begins_while_the_operator_lets_it_pause_also_after_a_restart(
     make: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    class Killed(BaseException):
-        pass
-
     folder = make(rounds=4)
     seen: list[tuple[str, int]] = []
 

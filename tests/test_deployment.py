@@ -77,14 +77,11 @@ def test_a_moderator_killed_in_the_joint_update_continues_from_the_last_finished
 
 
 @pytest.mark.slow
-def test_a_federation_is_extended_gets_another_silo_and_pauses(tmp_path: Path) -> None:
+def test_a_federation_is_extended_gains_and_loses_silos_and_pauses(tmp_path: Path) -> None:
     with RealFederation(tmp_path / "federation", "training.rounds=2", training_deadline=20.0) as federation:
         assert federation.wait() == 0, federation.log()[-3000:]
     whole, before = federation.folder, federation.rows()
-    for words in (["extend", whole.path, "--rounds", 200], ["add", whole.path, "west"]):
-        with pytest.raises(SystemExit) as ended:
-            main(["federation", *map(str, words)])
-        assert not ended.value.code
+    amend(["extend", whole.path, "--rounds", 200], ["add", whole.path, "west"])
     shutil.copy(federation.silo(1).path / "data.npz", whole.silo("west").path)
     operator = [sys.executable, "-m", "feddig", "federation"]
     try:
@@ -109,6 +106,67 @@ def test_a_federation_is_extended_gets_another_silo_and_pauses(tmp_path: Path) -
     assert federation.rows()[: len(before)] == before
     assert federation.status().rounds == 200
     federation.check_nothing_was_lost()
+
+    amend(
+        ["remove", whole.path, "west", "--digest", "go"],
+        ["key", tmp_path / "new"],
+        ["rekey", whole.path, "silo-1", tmp_path / "new" / "key.pub"],
+        ["change", whole.path, "--model-every", 1, "--min-silos", 2, "--rounds-alone", 2],
+    )
+    shutil.copy(tmp_path / "new" / "key", federation.silo(1).key)
+    begun = len(federation.rows())
+    with federation:
+        federation.wait_for(lambda: any(row["present"] == [0, 1] for row in federation.rows()[begun:]))
+        federation.wait_for(lambda: all(federation.silo(silo).model.exists() for silo in range(SILOS)))
+        assert not running(whole.silo("west").path, NODE)
+        # with nobody there, as many rounds as the contract says, and then none
+        send(
+            (nodes := [one for silo in range(SILOS) for one in running(federation.silo(silo).path)]),
+            signal.SIGSTOP,
+        )
+        federation.wait_for(lambda: federation.status().content["state"] == "paused")
+        stopped = federation.rows()
+        assert [bool(row["present"]) for row in stopped[-3:]] == [True, False, False]
+        assert stopped[-1]["recalled"] == [0, 1]
+        time.sleep(3)
+        assert federation.rows() == stopped
+        send(nodes, signal.SIGCONT)
+        federation.wait_for_everybody()
+    assert [one["state"] for one in federation.status().content["silos"]][2] == "removed"
+    assert not list((whole.moderator.run / "digests").glob("silo-2*"))
+    federation.check_nothing_was_lost()
+
+
+def amend(*commands: list[object]) -> None:
+    """Give these commands of `feddig federation`."""
+    for words in commands:
+        with pytest.raises(SystemExit) as ended:
+            main(["federation", *map(str, words)])
+        assert not ended.value.code
+
+
+@pytest.mark.slow
+def test_a_silo_that_gave_up_is_not_waited_for_at_the_end_and_gets_the_model_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    settings = ("training.rounds=12",)
+    with RealFederation(tmp_path / "federation", *settings, training_deadline=600.0) as federation:
+        silo, said = federation.silo(1), federation.folder.path / "up.log"
+        federation.wait_for_state("training", rounds=1)
+        authority = silo.ca.read_bytes()
+        silo.ca.unlink()
+        kill(silo.path, NODE)
+        federation.wait_for(lambda: "silo-1 gave up" in said.read_text(encoding="utf-8"))
+        assert federation.wait(120) == 0, federation.log()[-3000:]
+        assert f"{silo.ca}: is missing" in said.read_text(encoding="utf-8")
+    assert federation.present(0) == list(range(12))
+    assert "the final model did not reach silo-1; start the moderator again" in federation.log()
+    assert (federation.status().finished, federation.status().received) == (True, {0})
+    silo.ca.write_bytes(authority)
+    with federation:
+        assert federation.wait(120) == 0
+    assert federation.status().received == {0, 1}
+    assert silo.model.read_bytes() == (federation.folder.moderator.run / "model.safetensors").read_bytes()
 
 
 # --- one federation for all

@@ -131,20 +131,22 @@ def test_a_federation_with_own_keys_works_as_the_page_and_run_sheets_say() -> No
         set_data_path(silo / "silo.toml", Path("xrays", silo.name))
     of_moderator, of_silo = documented("feddig federation moderator"), documented("feddig federation silo")
     on_sheets = [commands_of("sheet", sheet_of(party)) for party in (moderator, *silos)]
-    assert on_sheets[0][0].words == of_moderator.words
-    for sheet in on_sheets[1:]:
-        assert [command.words[1] for command in sheet[:2]] == ["digest", "audit"]
-        assert sheet[2].words == of_silo.words
-    run_to_end(on_sheets[1][0], folder=silos[0])  # the other silo makes its digest when it is asked for one
-    run_to_end(
-        on_sheets[1][1], "--quick --digests-at-most 12 --pool 40 --canaries 20 --no-pictures", folder=silos[0]
-    )
     check = documented("feddig federation check")
+    assert [sheet[0].words for sheet in on_sheets] == [check.words] * 3
+    assert on_sheets[0][1].words == of_moderator.words
+    for sheet in on_sheets[1:]:
+        assert [command.words[1] for command in sheet[1:3]] == ["digest", "audit"]
+        assert sheet[3].words == of_silo.words
+    assert "silos measure accuracy" in run_to_end(check, folder=moderator)
+    run_to_end(on_sheets[1][1], folder=silos[0])  # the other silo makes its digest when it is asked for one
+    run_to_end(
+        on_sheets[1][2], "--quick --digests-at-most 12 --pool 40 --canaries 20 --no-pictures", folder=silos[0]
+    )
     assert "72 images to train on" in run_to_end(check, "", silos[0], code=2)
     begun = [(of_moderator, moderator), *((of_silo, silo) for silo in silos)]
     with running_commands(begun, whole) as (first, *others):
         wait_until((moderator / "status.json").exists, first)
-        assert "the moderator runs" in run_to_end(on_sheets[0][1], folder=moderator)
+        assert "the moderator runs" in run_to_end(on_sheets[0][2], folder=moderator)
         assert first.wait(WAIT) == 0, Path("output-0.txt").read_text(encoding="utf-8")
         assert [process.wait(WAIT) for process in others] == [0, 0]
     model = (moderator / "run" / "model.safetensors").read_bytes()

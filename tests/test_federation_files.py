@@ -280,6 +280,7 @@ def test_no_federation_is_overwritten_and_a_failure_leaves_no_files(
         ),
         (["--silos", 2, "--rehearse", "fashion-mimi"], "did you mean 'fashion-mini'"),
         (["--silos", 2, "--min-silos", 3], "federation.min_silos: 3, but there are 2 silos"),
+        (["--silos", 2, "--digest-deadline", "inf"], "deadlines.digest: inf is not a number above 0"),
         (["--silos", 2, "--set", "algorithm.name=centralised"], "algorithm.name: centralised"),
         (["--silos", 2, "--set", "data.split=[1, 0, 0]"], "data.split: leaves silo 0 without validation"),
         (

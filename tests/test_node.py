@@ -23,7 +23,9 @@ from flwr.supercore.inflatable.inflatable_utils import ObjectUnavailableError
 from flwr.supercore.run import RunNotRunningException
 
 from feddig.errors import FedDigError
+from feddig.federation.client_app import OtherContractError
 from feddig.federation.flower_1_41 import node as module
+from feddig.federation.flower_1_41.names import OTHER_CONTRACT
 from feddig.federation.flower_1_41.node import Node
 from feddig.federation.flower_1_41.replies import CHUNK
 from feddig.federation.folders import SiloFolder
@@ -92,6 +94,8 @@ def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapt
             return Message(RecordDict({"said": message.content["said"]}), reply_to=message)
         if message.metadata.message_type == "evaluate":
             raise FedDigError("round 1 was answered")
+        if message.metadata.message_type == "query.digest":
+            raise OtherContractError("the silo holds version 1 of the contract")
         raise ValueError("/home/silo/patients.npz: image 7 is damaged")
 
     monkeypatch.setattr(module, "app", app)
@@ -121,6 +125,20 @@ def test_what_goes_wrong_in_a_silo_stays_in_its_own_log(link: Link, caplog: pyte
     assert reply.error.reason == "it could not answer; its own log says why"
     assert "image 7" in caplog.text
     assert not any(b"image 7" in part for part in link.received.values())
+
+
+def test_that_the_contracts_differ_is_told_to_the_moderator_too(
+    link: Link, caplog: pytest.LogCaptureFixture
+) -> None:
+    link.ask("query.digest")
+    link.node.turn()
+    (reply,) = link.replies
+    assert (reply.error.code, reply.error.reason) == (
+        OTHER_CONTRACT,
+        "the silo holds version 1 of the contract",
+    )
+    assert "ERROR" in caplog.text
+    assert "round 4, query.digest: the silo holds version 1 of the contract\n" in caplog.text
 
 
 def test_a_refusal_is_one_line_in_the_silos_log(link: Link, caplog: pytest.LogCaptureFixture) -> None:

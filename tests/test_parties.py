@@ -113,6 +113,7 @@ def test_each_party_tells_its_part_and_ends_by_itself(begin: Callable[[int], Par
     said = parties.said("moderator")
     assert "broken: silo-1" in said
     assert re.search(r" round 8 of 8  accuracy [\d.]+ % \(test\)  replied: silo-0, silo-1\n", said)
+    assert {int(one) for one in re.findall(r" round (\d) of 8  ", said)} == set(range(1, 9))
     assert said.splitlines()[-1].startswith("run: 8 rounds, accuracy ")
     assert str(data) not in said + parties.federation.log(), "the moderator does not hear of silos' paths"
     assert parties.federation.log().count("silo-1 is broken") >= 1
@@ -127,6 +128,29 @@ def test_each_party_tells_its_part_and_ends_by_itself(begin: Callable[[int], Par
     # a silo that is started after the end, with no moderator there
     assert parties.start("silo-1").wait(60) == 0
     assert parties.said("silo-1").count(" INFO finished: 8 rounds, answered 8 of them; ") == 2
+
+
+def test_a_silo_that_did_not_accept_the_next_version_is_named_until_it_does(
+    begin: Callable[[int], Parties],
+) -> None:
+    parties = begin(2)
+    whole, silo = parties.federation.folder, parties.federation.silo(1)
+    first = silo.contract.read_bytes()
+    feddig = [sys.executable, "-m", "feddig", "federation"]
+    subprocess.run([*feddig, "extend", whole.path, "--rounds", "3"], check=True)
+    silo.contract.write_bytes(first)
+    processes = [parties.start(party) for party in ("moderator", "silo-0", "silo-1")]
+    differ = "the silo holds version 1 of the contract and the moderator follows version 2; run `feddig federation "
+    said = f"{differ}accept . federation-2.toml` in the silo's folder"
+    parties.wait_for(lambda: f": silo-1 is broken: {said}" in parties.said("moderator"))
+    assert said in parties.said("silo-1")
+    assert f"silo-1 is broken: {said}; it is asked again" in parties.federation.log()
+    status = subprocess.run([*feddig, "status", whole.path], check=True, capture_output=True, text=True)
+    assert f"silo-1 is broken: {said}\n" in status.stdout
+    accept = [*feddig, "accept", ".", whole.path / "federation-2.toml", "--yes"]
+    subprocess.run(accept, cwd=silo.path, check=True)
+    assert [process.wait(180) for process in processes] == [0, 0, 0]
+    assert "finished: 3 rounds, answered 3 of them" in parties.said("silo-1")
 
 
 def test_a_silo_outlives_its_moderator_and_gets_the_model_when_it_comes_late(

@@ -270,9 +270,9 @@ def test_a_reply_with_a_missing_object_is_refused(superlink: FakeSuperLink, read
 
 @pytest.mark.parametrize("code", [ErrorCode.CLIENT_APP_RAISED_EXCEPTION, ErrorCode.MESSAGE_UNAVAILABLE])
 def test_an_error_is_one_line(superlink: FakeSuperLink, reader: MeasuringReader, code: int) -> None:
-    superlink.reply("asked", message(error=Error(code, "it\nfailed" + "x" * 10**4)))
+    superlink.reply("asked", message(error=Error(code, "it\n\x1b[31mfailed" + "x" * 10**4)))
     (answer,) = pull(reader)
-    assert answer.fault.startswith("it failedxxx")
+    assert answer.fault.startswith("it [31mfailedxxx")
     assert len(answer.fault) == 300
     assert answer.expired == (code == ErrorCode.MESSAGE_UNAVAILABLE)
 

@@ -23,6 +23,7 @@ from feddig.federation.contract import Contract, read_contract, write_contract
 from feddig.federation.folders import FederationFolder, SiloFolder
 from feddig.federation.moderator import moderate_federation
 from feddig.federation.processes.moderator_process import lacking
+from feddig.federation.status import Status, describe
 from feddig.federation.wire import About, SentModel, WireError, pack_model_file
 from feddig.files import pack_tensors, read_tensors
 from federations import SILENT, LocalGrid, make_federation, status, write_message
@@ -163,6 +164,7 @@ def test_who_lacks_the_model_is_named_and_gets_it_when_the_moderator_is_started_
     assert not is_finished(*silo(folder, 2))
     said = (folder.moderator.run / "log.txt").read_text(encoding="utf-8")
     assert "the final model did not reach silo-2; start the moderator again" in said
+    assert describe(Status(status(folder))).endswith("  without the final model: silo-2")
     grid = LocalGrid(folder, 3)
     moderate(folder, grid)
     assert grid.sent == [(2, "query.model", ROUNDS - 1)]
@@ -170,6 +172,29 @@ def test_who_lacks_the_model_is_named_and_gets_it_when_the_moderator_is_started_
     assert not lacking(folder.moderator, read_contract(folder.moderator.contract))
     assert status(folder)["state"] == "finished"
     assert status(folder)["accuracy"] is not None
+    assert "without" not in describe(Status(status(folder)))
+
+
+def test_a_moderator_that_is_stopped_while_it_sends_the_model_has_finished(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Contract, "longest_stay", 60.0)
+    folder = make()
+    grid = LocalGrid(folder, 3)
+
+    def leave_and_stop(grid: LocalGrid) -> None:
+        if status(folder)["round"] == 1:
+            grid.nodes.pop(2, None)
+        if status(folder)["state"] == "sending" and status(folder)["missing"] == ["silo-2"]:
+            raise SystemExit(1)
+
+    grid.before = leave_and_stop
+    with pytest.raises(SystemExit):
+        moderate(folder, grid)
+    assert status(folder)["state"] == "finished"
+    assert received(folder) == [0, 1]
+    said = (folder.moderator.run / "log.txt").read_text(encoding="utf-8")
+    assert "the final model did not reach silo-2; start the moderator again" in said
 
 
 @pytest.mark.parametrize(

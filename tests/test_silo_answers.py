@@ -127,6 +127,7 @@ def test_a_repeated_request_gets_the_same_bytes_in_a_new_process_without_trainin
     monkeypatch.setattr(Silo, "train", lambda *_: pytest.fail("it trains again"))
     again = open_first(folder).train(request)
     assert pack_reply(again).object_id == pack_reply(first).object_id
+    assert again.seconds == first.seconds > 0
     assert first.class_counts is not None
     assert float(first.class_counts.sum()) == first.samples
 

@@ -84,8 +84,18 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(("ahead", "said"), [(7.0, "7 s ahead of"), (-400.0, "400 s behind")])
 def test_a_clock_that_is_wrong_is_told(monkeypatch: pytest.MonkeyPatch, ahead: float, said: str) -> None:
     monkeypatch.setattr("feddig.federation.check.clock_difference", lambda address, ca: ahead)
+    monkeypatch.setattr("feddig.federation.check.CLOCK_PAUSES", (0.0, 0.0))
     with pytest.raises(FedDigError, match=f"the clock here is {said} the moderator's"):
         check_clock(a_contract(), SiloFolder(Path()))
+
+
+def test_an_old_time_in_a_moderators_first_answer_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was stopped, as in a network cut, says the time of the stop until it has noticed."""
+    told = [47.0, 0.5]
+    monkeypatch.setattr("feddig.federation.check.clock_difference", lambda address, ca: told.pop(0))
+    monkeypatch.setattr("feddig.federation.check.CLOCK_PAUSES", (0.0, 0.0))
+    assert check_clock(a_contract(), SiloFolder(Path())) == "clocks agree"
+    assert not told
 
 
 def test_a_moderator_without_tls_is_refused_and_one_that_is_away_is_waited_for(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`feddig federation extend|add|remove|rekey|accept|pause|resume`: change a federation after `init`, or halt it."""
+"""`feddig federation extend|change|add|remove|rekey|accept|pause|resume`: amend a federation, or pause it."""
 
 import sys
 from collections.abc import Callable
@@ -8,7 +8,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from feddig.commands.federation import Whole, moderator_of, need_flower
+from feddig.commands.federation import (
+    DIGEST_DEADLINE,
+    DIGEST_LIMIT,
+    MIN_SILOS,
+    MODEL_EVERY,
+    ROUNDS_ALONE,
+    START_SILOS,
+    TRAINING_DEADLINE,
+    UPDATE_LIMIT,
+    Whole,
+    moderator_of,
+    need_flower,
+)
 from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
@@ -40,6 +52,36 @@ def extend_command(
     _tell(whole, extend(whole, rounds))
 
 
+def change_command(
+    folder: Whole,
+    training_deadline: Annotated[float | None, TRAINING_DEADLINE] = None,
+    digest_deadline: Annotated[float | None, DIGEST_DEADLINE] = None,
+    update_limit: Annotated[float | None, UPDATE_LIMIT] = None,
+    digest_limit: Annotated[float | None, DIGEST_LIMIT] = None,
+    min_silos: Annotated[int | None, MIN_SILOS] = None,
+    start_silos: Annotated[int | None, START_SILOS] = None,
+    rounds_alone: Annotated[int | None, ROUNDS_ALONE] = None,
+    model_every: Annotated[int | None, MODEL_EVERY] = None,
+) -> None:
+    """Change deadlines, limits and how many silos a round needs; what is left out stays as it is."""
+    need_flower()
+    from feddig.federation.amend import change
+
+    whole = _whole(folder)
+    version = change(
+        whole,
+        training_deadline=training_deadline,
+        digest_deadline=digest_deadline,
+        update_limit=update_limit,
+        digest_limit=digest_limit,
+        min_silos=min_silos,
+        start_silos=start_silos,
+        rounds_alone=rounds_alone,
+        model_every=model_every,
+    )
+    _tell(whole, version)
+
+
 def add_command(
     folder: Whole,
     name: Name,
@@ -60,7 +102,7 @@ def remove_command(
     folder: Whole,
     name: Name,
     digest: Annotated[
-        DigestOf, typer.Option(help="stay: its digest stands in for it; go: the moderator deletes it.")
+        DigestOf, typer.Option(help="stay: the moderator goes on using it; go: the moderator deletes it.")
     ],
 ) -> None:
     """Remove a silo for good; for a pause it just stops."""
@@ -127,6 +169,7 @@ def resume_command(folder: Running) -> None:
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "extend": extend_command,
+    "change": change_command,
     "add": add_command,
     "remove": remove_command,
     "rekey": rekey_command,
@@ -147,7 +190,7 @@ def _when(folder: Path) -> str:
     from feddig.federation.folders import SiloFolder
 
     if SiloFolder(folder).silo_file.is_file():
-        return "the silo follows it as soon as the moderator does; for a new key or address start it again"
+        return "the silo follows it as soon as the moderator does; for a new key, address or deadline start it again"
     return "start the moderator again to follow it"
 
 

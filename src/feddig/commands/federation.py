@@ -37,6 +37,22 @@ federation_app = typer.Typer(no_args_is_help=True, help="Set up, run and watch a
 
 Whole = Annotated[Path, typer.Argument(metavar="DIR", help="The federation's folder.")]
 
+# what `init` agrees on and `change` may change
+TRAINING_DEADLINE = typer.Option(
+    min=0.001, help="Seconds until a silo that has not trained counts as absent."
+)
+DIGEST_DEADLINE = typer.Option(
+    min=0.001, help="Seconds until a silo that has sent no digest counts as absent."
+)
+UPDATE_LIMIT = typer.Option(min=0.001, help="Refuse updates longer than this many times the model.")
+DIGEST_LIMIT = typer.Option(min=0.001, help="Refuse digests of more megabytes; by default 256.")
+MIN_SILOS = typer.Option(min=1, help="Pause while fewer silos are here; by default more than half of them.")
+START_SILOS = typer.Option(min=1, help="Begin when this many silos are here; by default all of them.")
+ROUNDS_ALONE = typer.Option(min=0, help="Rounds in a row that may have fewer silos than --min-silos.")
+MODEL_EVERY = typer.Option(
+    min=1, help="Send silos the model each time this many rounds are done; by default only the final one."
+)
+
 
 @federation_app.command("init")
 def federation_init(
@@ -72,39 +88,18 @@ def federation_init(
         ),
     ] = None,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the moderator.")] = 9092,
-    training_deadline: Annotated[
-        float, typer.Option(min=0.001, help="Seconds until a silo that has not trained counts as absent.")
-    ] = 600.0,
-    digest_deadline: Annotated[
-        float, typer.Option(min=0.001, help="Seconds until a silo that has sent no digest counts as absent.")
-    ] = 600.0,
+    training_deadline: Annotated[float, TRAINING_DEADLINE] = 600.0,
+    digest_deadline: Annotated[float, DIGEST_DEADLINE] = 600.0,
     no_privacy: NoPrivacy = False,
     new_release: Annotated[
         bool, typer.Option("--new-release", help="Let a silo replace its digest; each one reveals more.")
     ] = False,
-    update_limit: Annotated[
-        float, typer.Option(min=0.001, help="Refuse updates longer than this many times the model.")
-    ] = 10.0,
-    digest_limit: Annotated[
-        float | None, typer.Option(min=0.001, help="Refuse digests of more megabytes; 256 if left out.")
-    ] = None,
-    min_silos: Annotated[
-        int | None,
-        typer.Option(min=1, help="Pause while fewer silos are here; more than half of them if left out."),
-    ] = None,
-    start_silos: Annotated[
-        int | None, typer.Option(min=1, help="Begin when this many silos are here; all of them if left out.")
-    ] = None,
-    rounds_alone: Annotated[
-        int, typer.Option(min=0, help="Rounds in a row that may have fewer silos than --min-silos.")
-    ] = 0,
-    model_every: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Send silos the model each time this many rounds are done; only the final one if left out.",
-        ),
-    ] = None,
+    update_limit: Annotated[float, UPDATE_LIMIT] = 10.0,
+    digest_limit: Annotated[float | None, DIGEST_LIMIT] = None,
+    min_silos: Annotated[int | None, MIN_SILOS] = None,
+    start_silos: Annotated[int | None, START_SILOS] = None,
+    rounds_alone: Annotated[int, ROUNDS_ALONE] = 0,
+    model_every: Annotated[int | None, MODEL_EVERY] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
     log_level: Level = LogLevel.warning,
@@ -371,7 +366,7 @@ def federation_status(
     print(f"{status.content['federation']}: {status.content['state']}, the moderator {said}")
     if status.content.get("promise"):
         print(status.content["promise"])
-    print(f"{describe(status)}\nas of {status.content['updated']}")
+    print("\n".join([describe(status), *status.faults, f"as of {status.content['updated']}"]))
     if moderator.pause.exists():
         print(say_paused(moderator))
     Console(width=None if sys.stdout.isatty() else 120).print(tabulate(status))

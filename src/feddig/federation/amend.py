@@ -73,6 +73,15 @@ def extend(whole: FederationFolder, rounds: int) -> Version:
     return _write(whole, old, new)
 
 
+def change(whole: FederationFolder, **terms: float | None) -> Version:
+    """Change some of the terms that may change in a run; None leaves one as it is."""
+    old = _open(whole)
+    given = {name: value for name, value in terms.items() if value not in (None, getattr(old, name))}
+    if not given:
+        raise SettingError(f"{whole.path}: nothing changes; give an option with another value than now")
+    return _write(whole, old, _next(old, **given))
+
+
 def add(whole: FederationFolder, name: str, key: Path | None) -> Version:
     """Add a silo, with its own public key or one that is made here."""
     old, silo = _open(whole), whole.silo(check_name("NAME", name))
@@ -207,8 +216,8 @@ def read_next_version(path: Path, file: Path) -> Version:
     silo, moderator = SiloFolder(path), ModeratorFolder(path)
     if FederationFolder(path).moderator.path.is_dir():
         raise FedDigError(
-            f"{path}: is the organiser's folder, where `extend`, `add`, `remove` and `rekey` make versions; give the "
-            "folder of the moderator or of a silo"
+            f"{path}: is the organiser's folder, where `extend`, `change`, `add`, `remove` and `rekey` make versions; "
+            "give the folder of the moderator or of a silo"
         )
     old, new = read_contract(moderator.contract), read_contract(file)
     try:

@@ -52,6 +52,10 @@ log = logging.getLogger("feddig")
 app = ClientApp()
 
 
+class OtherContractError(FedDigError):
+    """The silo and the moderator hold different contracts; the moderator is told this text too."""
+
+
 @app.query("silo")
 def tell_silo(message: Message, context: Context) -> Message:
     """Reply with the number of this silo; in a deployment, where keys identify silos, this is a heartbeat."""
@@ -137,12 +141,16 @@ def _agreed(message: Message, context: Context) -> Contract:
         if silo.contract.hash == asked:
             return silo.contract
     if theirs == contract.version:
-        raise FedDigError(f"{file}: the moderator follows another contract; all must hold the same file")
-    remedy = f"take that with `feddig federation accept {folder} federation-{contract.version + 1}.toml`"
+        raise OtherContractError(
+            f"the silo's contract is {contract.hash[:12]} and the moderator's {asked[:12]}, both version {theirs}; put "
+            "the organiser's federation.toml into both folders"
+        )
+    accept = f"`feddig federation accept . federation-{min(theirs, contract.version) + 1}.toml`"
+    remedy = f"run {accept} in the silo's folder"
     if theirs < contract.version:
-        remedy = "the moderator must take the newer one with `feddig federation accept`, and start again"
-    raise FedDigError(
-        f"{file}: this silo holds version {contract.version} and the moderator follows version {theirs}; "
+        remedy = f"run {accept} in the moderator's folder, unless that is done, and start the moderator again"
+    raise OtherContractError(
+        f"the silo holds version {contract.version} of the contract and the moderator follows version {theirs}; "
         f"{remedy}"
     )
 

@@ -204,7 +204,7 @@ class Contract:
     """The silos also get the model each time this many rounds are done; None: only the final one, not in the file."""
 
     def __post_init__(self) -> None:
-        """Check that names and keys are unique, and that the number of silos fits."""
+        """Check that names and keys are unique, and that deadlines, limits and numbers of silos are possible."""
         for kind in ("name", "fingerprint"):
             found: set[str] = set()
             for member in self.members:
@@ -217,6 +217,15 @@ class Contract:
             raise SettingError(
                 f"data.silos: {self.experiment.data.silos}, but there are {len(self.members)} tables [[silo]]"
             )
+        numbers = {
+            "deadlines.training": self.training_deadline,
+            "deadlines.digest": self.digest_deadline,
+            "federation.update_limit": self.update_limit,
+            "federation.digest_limit": self.digest_limit,
+        }
+        for where, number in numbers.items():
+            if number is not None and not 0 < number < math.inf:
+                raise SettingError(f"{where}: {number} is not a number above 0; give one")
         for key in ("min_silos", "start_silos"):
             if (getattr(self, key) or 1) > len(self.members):
                 raise SettingError(

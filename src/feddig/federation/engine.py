@@ -16,7 +16,7 @@ from feddig.core.absence import Absence
 from feddig.core.messages import Reply, Request
 from feddig.digest.digest import Digest
 from feddig.federation.contract import Contract
-from feddig.federation.requests import BrokenSilos, OnlineSilos, RequestSender, log_fault
+from feddig.federation.requests import BrokenSilos, OnlineSilos, RequestSender
 from feddig.federation.simulation_engine import DIGEST, DigestStore, read_replies
 from feddig.federation.wire import (
     About,
@@ -92,9 +92,9 @@ class DeploymentEngine:
         return [silo for silo in self._reachable(round) if silo not in self._broken]
 
     @property
-    def broken(self) -> list[int]:
-        """List the silos that are online and said that they cannot answer."""
-        return [silo for silo in self._online.nodes if silo in self._broken]
+    def broken(self) -> dict[int, str]:
+        """Return the silos that are online and said that they cannot answer, and why."""
+        return {silo: self._broken.reasons[silo] for silo in self._online.nodes if silo in self._broken}
 
     def _reachable(self, round: int | None) -> list[int]:
         """List the silos that can be asked: those that are here, and broken ones whose pause is over."""
@@ -227,7 +227,9 @@ class DeploymentEngine:
             self._tell("training", ())
             asked = {one.silo: one for one in requests if one.silo not in found and self._can_train(one)}
             found |= {reply.silo: reply for reply in self._train(asked)}
-            answered = {silo for silo in asked if not self._requests.is_busy(silo)}
+            answered = {
+                silo for silo in asked if not self._requests.is_busy(silo) and silo not in self._broken
+            }
             if self._are_enough(round, found.keys(), answered):
                 break
             missing = [
@@ -314,10 +316,10 @@ class DeploymentEngine:
         nodes = {silo: node.number for silo, node in self._online.nodes.items()}
         # a silo that cannot evaluate may still train; one that refuses a resumed round may take part in the next
         excused = kind == "evaluate" or (kind == "train" and round == self._resumed)
-        failed = log_fault if excused else self._broken.add
         found = self._requests.ask(
-            contents, nodes, kind, round=round, deadline=deadline, largest=largest, failed=failed
-        )
+            contents, nodes, kind,
+            round=round, deadline=deadline, largest=largest, failed=self._broken.add, excused=excused,
+        )  # fmt: skip
         for silo in found:
             self._broken.answered(silo)
         for silo in contents:

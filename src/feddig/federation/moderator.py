@@ -82,7 +82,8 @@ def moderate_federation(
         try:
             return _Moderating(grid, setup, folder, status, write, resumed=resumed).go_on(until)
         except BaseException as error:
-            status.note("stopped")
+            if status.state != FINISHED:
+                status.note("stopped")
             if isinstance(error, Exception) and not isinstance(error, FedDigError):
                 log.error(
                     "the moderator's app fails, which is a fault of the program; report it", exc_info=error
@@ -362,23 +363,25 @@ def send_checkpoint(engine: DeploymentEngine, setup: ModeratorSetup, rounds: int
 def send_result(
     engine: DeploymentEngine, contract: Contract, results: ResultsFolder, status: StatusFile
 ) -> None:
-    """Send the final model to every silo, until all have it or the time is up."""
+    """Send the final model to every silo, until all have it, the time is up, or somebody stops the moderator."""
     until = time.monotonic() + contract.longest_stay
     model = SentModel((results.path / MODEL).read_bytes(), contract.experiment.training.rounds)
     missing = [silo for silo in contract.active if silo not in status.received]
-    while True:
-        status.note(SENDING, here=engine.here(None), broken=engine.broken, missing=missing)
-        engine.look()
-        for silo in engine.send_model(model, missing):
-            status.received.add(silo)
-            log.info("silo %d (%s) has the final model", silo, contract.members[silo].name)
-        missing = [silo for silo in contract.active if silo not in status.received]
-        if not missing or time.monotonic() >= until:
-            break
-        time.sleep(LOOK_SECONDS)
-    if missing:
-        log.warning(
-            "the final model did not reach %s; start the moderator again to send it when they are back",
-            engine.names(missing),
-        )
-    status.note(FINISHED, here=engine.here(None), broken=engine.broken)
+    try:
+        while True:
+            status.note(SENDING, here=engine.here(None), broken=engine.broken, missing=missing)
+            engine.look()
+            for silo in engine.send_model(model, missing):
+                status.received.add(silo)
+                log.info("silo %d (%s) has the final model", silo, contract.members[silo].name)
+            missing = [silo for silo in contract.active if silo not in status.received]
+            if not missing or time.monotonic() >= until:
+                break
+            time.sleep(LOOK_SECONDS)
+    finally:
+        if missing:
+            log.warning(
+                "the final model did not reach %s; start the moderator again to send it when they are back",
+                engine.names(missing),
+            )
+        status.note(FINISHED, here=engine.here(None), broken=engine.broken)

@@ -61,12 +61,13 @@ class RequestSender:
         round: int,
         deadline: float,
         largest: int = 0,
-        failed: Failed | None = None,
+        failed: Failed = log_fault,
+        excused: bool = False,
     ) -> dict[int, RecordDict]:
         """Send these contents, by silo, to the silos' nodes; return the contents of the replies, by silo.
 
         A reply whose arrays have more bytes than `largest` does not count. `failed` is told of the silos that say that
-        they cannot answer; left out, that is logged.
+        they cannot answer; if they are `excused`, only of those with another contract, and the rest is logged.
         """
         if not contents:
             return {}
@@ -80,7 +81,7 @@ class RequestSender:
         receivers = {name: silo for name, silo in zip(ids, messages, strict=False) if name}
         for silo in messages.keys() - set(receivers.values()):
             log.warning("silo %d, round %d: the message could not be sent", silo, round + 1)
-        found = self._collect(receivers, round, sent + deadline, largest, failed or log_fault)
+        found = self._collect(receivers, round, sent + deadline, largest, failed, excused)
         for name, silo in receivers.items():
             log.warning("silo %d, round %d: no reply to %s in %g s", silo, round + 1, kind, deadline)
             self._unanswered[name] = _Unanswered(silo, round, sent + VALID_DEADLINES * deadline)
@@ -88,7 +89,7 @@ class RequestSender:
         return found
 
     def _collect(
-        self, waiting: dict[str, int], round: int, until: float, largest: int, failed: Failed
+        self, waiting: dict[str, int], round: int, until: float, largest: int, failed: Failed, excused: bool
     ) -> dict[int, RecordDict]:
         """Pull replies until all are there or time is up; requests without a reply stay in `waiting`."""
         found: dict[int, RecordDict] = {}
@@ -101,8 +102,8 @@ class RequestSender:
                 if silo is None:
                     self._drop(answer)
                 elif answer.content is None:
-                    tell = failed if answer.cannot_answer else log_fault
-                    tell(silo, round, answer.fault)
+                    told = answer.other_contract or (answer.cannot_answer and not excused)
+                    (failed if told else log_fault)(silo, round, answer.fault)
                 else:
                     found[silo] = answer.content
             left = until - time.monotonic()
@@ -229,11 +230,14 @@ class BrokenSilos:
         self._members = members
         self._pauses: dict[int, float] = {}
         self._again: dict[int, float] = {}
+        self.reasons: dict[int, str] = {}
+        """What each of them said."""
 
     def add(self, silo: int, round: int, reason: str) -> None:
         """Note that a silo could not answer in this round, and leave it alone for a while."""
         pause = min(2 * self._pauses[silo], LONGEST_BROKEN) if silo in self._pauses else BROKEN_SECONDS
         self._pauses[silo], self._again[silo] = pause, time.monotonic() + pause
+        self.reasons[silo] = reason
         log.warning(
             "silo %d, round %d: %s is broken: %s; it is asked again in %g s",
             silo, round + 1, self._members[silo].name, reason, pause,
@@ -249,6 +253,7 @@ class BrokenSilos:
         """Forget what a silo's last node said."""
         self._pauses.pop(silo, None)
         self._again.pop(silo, None)
+        self.reasons.pop(silo, None)
 
     def __contains__(self, silo: int) -> bool:
         """Return whether a silo is broken."""

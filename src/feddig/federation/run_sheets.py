@@ -30,8 +30,9 @@ You run the moderator: the only party that the silos talk to, at {address}.
 3. Open TCP port {port} to the silos' addresses, and to no others. Through it silos reach only Flower's interface for
    nodes, with their keys; everything else answers this machine only. Do not put a proxy on this machine before it:
    to the moderator every request would then come from this machine.
-4. Start, in this folder, and leave it running:
+4. Check this folder, then start, and leave it running:
 
+       feddig federation check .
        feddig federation moderator .
 
    It ends by itself when all rounds are done and the silos have the model; silos that are away are waited for at most
@@ -56,7 +57,10 @@ _SILO = """# Run sheet of silo {silo}, {member}, in {name}
 3. Read `federation.toml`, and compare its hash with the one below over another channel than the one it came by.
 4. Say in `silo.toml` where your images are: a folder with a folder of images per class, an .npz file with x_train
    and y_train, or a folder of IDX files. Images must be {shape} (channels, height, width). Classes, in this order:
-   {classes}.
+   {classes}. Then check all of it; only the last line, the way to the moderator, needs a moderator that runs:
+
+       feddig federation check .
+
 {steps}. Start, in this folder, and leave it running:
 
        feddig federation silo .
@@ -64,7 +68,7 @@ _SILO = """# Run sheet of silo {silo}, {member}, in {name}
    It connects to {address}; nothing connects to you. It starts its node again after a crash, and retries
    for the minute in which a node that was killed is refused. At the end it writes the trained model to
    `model.safetensors` here and ends by itself: `feddig predict model.safetensors IMAGES` uses it. Stop it with Ctrl-C:
-   you are then absent, and your digest is used in your place. Start it again to come back. If only a proxy leads out,
+   you are then absent, and your digest stays in use. Start it again to come back. If only a proxy leads out,
    set HTTPS_PROXY=http://host:port first; the proxy must pass TLS through unchanged. `feddig-silo.service` is a systemd
    unit for this command. `Containerfile` builds a container that runs it. The first lines of both say how to use them.
 
@@ -184,7 +188,7 @@ def _leaves(contract: Contract) -> str:
     recipe = contract.experiment.recipe
     digest = ["your digest, once"] if recipe.collects_digests else []
     update = ["in each round the update of the model"] if recipe.silos_train else []
-    return ", ".join([*digest, *update, "the accuracy on your validation images"])
+    return "; ".join([*digest, *update, "the accuracy on your validation images"])
 
 
 def _agreed(contract: Contract) -> str:

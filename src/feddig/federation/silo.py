@@ -9,8 +9,9 @@ more about the silo's data. The same question, asked again after a crash or a lo
 
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -182,7 +183,9 @@ class DeployedSilo:
             )
 
         def train() -> Arrays:
+            began = time.perf_counter()
             reply = self.site.silo.train(request, self.site.worker)
+            reply = replace(reply, seconds=time.perf_counter() - began)
             log.info(
                 "round %d: trained on %d images in %.1f s, loss %.3f",
                 request.round + 1, reply.samples, reply.seconds, reply.loss,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 FINISHED, SENDING, BROKEN, PAUSED_BY_OPERATOR = "finished", "sending", "broken", "paused by the operator"
 KEYS = ("federation", "pid", "state", "round", "rounds", "accuracy", "accuracy_of", "updated", "silos")
 APP = "flwr-serverapp"
+NOBODY: Mapping[int, str] = {}
 
 
 @dataclass(frozen=True)
@@ -68,9 +69,27 @@ class Status:
         return "  ".join(f"{did}: {', '.join(groups[did])}" for did in order if did in groups)
 
     @property
+    def faults(self) -> list[str]:
+        """A line for each broken silo: its name and why it is broken."""
+        told = [(silo["name"], silo.get("reason")) for silo in self.content["silos"]]
+        return [f"{name} is broken: {reason}" for name, reason in told if reason]
+
+    @property
     def received(self) -> set[int]:
         """The silos that have the final model; all of them if an older release wrote the status."""
         return {silo["silo"] for silo in self.content["silos"] if silo.get("received", True)}
+
+    @property
+    def lacking(self) -> str:
+        """Which silos lack the final model in the end, as a text; empty if none does."""
+        members = [silo for silo in self.content["silos"] if silo["state"] != "removed"]
+        names = ", ".join(silo["name"] for silo in members if silo["silo"] not in self.received)
+        return f"without the final model: {names}" if self.finished and names else ""
+
+    def lacks_only(self, names: Collection[str]) -> bool:
+        """Return whether the rounds are done, and only silos of these names lack the final model."""
+        missing = set(self.content.get("missing", ()))
+        return self.content["state"] == SENDING and bool(missing) and missing.issubset(names)
 
     @property
     def waits(self) -> str:
@@ -119,12 +138,14 @@ def say_paused(folder: ModeratorFolder) -> str:
 def describe(status: Status) -> str:
     """Describe a status in one line."""
     done = f"round {status.rounds_done} of {status.rounds}" if status.rounds_done else "before round 1"
-    return "  ".join(part for part in (status.waits, done, status.accuracy, status.attendance) if part)
+    parts = (status.waits, done, status.accuracy, status.attendance, status.lacking)
+    return "  ".join(part for part in parts if part)
 
 
 def show_lines(say: Callable[[str], None]) -> Show:
-    """Return a function that says a line when a round is done, or the moderator begins to wait for silos."""
+    """Return a function that says a line when a round is done, the moderator begins to wait, or a silo is broken."""
     said: dict[bool, str] = {}
+    show_faults = show_new_faults(say)
 
     def show(status: Status) -> None:
         # while it waits it also asks now and then, which is nothing new
@@ -132,6 +153,20 @@ def show_lines(say: Callable[[str], None]) -> Show:
         if said.get(waits) != line:
             say(line)
         said[waits] = line
+        show_faults(status)
+
+    return show
+
+
+def show_new_faults(say: Callable[[str], None]) -> Show:
+    """Return a function that says a line when a silo is broken that was not before, or for another reason."""
+    known: list[str] = []
+
+    def show(status: Status) -> None:
+        for fault in status.faults:
+            if fault not in known:
+                say(f"{status.content['federation']}: {fault}")
+        known[:] = status.faults
 
     return show
 
@@ -161,8 +196,9 @@ class StatusFile:
     def __init__(self, path: Path, contract: Contract) -> None:
         self._path, self._contract = path, contract
         self._rows: Sequence[Mapping[str, Any]] = ()
-        self._state, self._here, self._held = "waiting", set[int](), dict[int, str]()
-        self._broken: Collection[int] = ()
+        self._here, self._held = set[int](), dict[int, str]()
+        self.state = "waiting"
+        self._broken: Mapping[int, str] = {}
         self.received: set[int] = set()
         """The silos that have the final model."""
         self._missing: Sequence[int] = ()
@@ -173,12 +209,12 @@ class StatusFile:
         *,
         rows: Sequence[Mapping[str, Any]] | None = None,
         here: Collection[int] | None = None,
-        broken: Collection[int] = (),
+        broken: Mapping[int, str] = NOBODY,
         digests: Mapping[int, Digest] | None = None,
         missing: Sequence[int] = (),
     ) -> None:
         """Write a new state, with the silos that it waits for and what else has changed."""
-        self._state, self._missing, self._broken = state, missing, broken
+        self.state, self._missing, self._broken = state, missing, broken
         if rows is not None:
             self._rows = rows
         if here is not None:
@@ -197,7 +233,7 @@ class StatusFile:
             "format_version": FORMAT_VERSION,
             "federation": self._contract.name,
             "pid": os.getpid(),
-            "state": self._state,
+            "state": self.state,
             "round": len(self._rows),
             "rounds": self._contract.experiment.training.rounds,
             "version": self._contract.version,
@@ -211,6 +247,7 @@ class StatusFile:
                     "silo": silo,
                     "name": member.name,
                     **self._presence(silo),
+                    "reason": self._broken.get(silo),
                     "digest": self._held.get(silo),
                     "replied": silo in last.get("present", ()),
                     "recalled": silo in last.get("recalled", ()),

@@ -137,10 +137,10 @@ class Ledger:
                 f"{self.path}: cannot be written ({error.strerror}), so nothing was released; correct that first"
             ) from error
         log.info(
-            "%s: %s %d of digest %s to %s",
+            "%s: entry %d, %s: digest %s, for %s",
             self.path,
-            entry.kind,
             entry.number,
+            entry.kind,
             entry.digest[:12],
             recipient,
         )

@@ -30,8 +30,8 @@ FLEET_PATH, PUSH_OBJECT_PATH = "/v1/fleet/", "/v1/fleet/push-object"
 PULL_MESSAGES_PATH, PULL_OBJECT_PATH = "/v1/runtime/pull-messages", "/v1/runtime/pull-object"
 """Where the moderator's app asks which replies there are, and takes a part of one."""
 
-CANNOT_ANSWER = 2
-"""The code of the error by which a silo's node says that it cannot answer; Flower itself uses others."""
+CANNOT_ANSWER, OTHER_CONTRACT = 2, 100
+"""The codes of the errors by which a silo's node says that it cannot answer, and that the contracts differ."""
 
 
 @dataclass(frozen=True)

@@ -24,10 +24,10 @@ from flwr.app import Context, Error, Message, RecordDict
 from feddig.errors import DataError, FedDigError
 from feddig.federation.certificates import read_key
 from feddig.federation.check import check_clock, check_silo
-from feddig.federation.client_app import app, describe_end, is_finished
+from feddig.federation.client_app import OtherContractError, app, describe_end, is_finished
 from feddig.federation.contract import read_contract
 from feddig.federation.flower_1_41 import names
-from feddig.federation.flower_1_41.names import CANNOT_ANSWER, NODE, start_checked
+from feddig.federation.flower_1_41.names import CANNOT_ANSWER, NODE, OTHER_CONTRACT, start_checked
 from feddig.federation.folders import SiloFolder
 from feddig.federation.processes.network import await_moderator
 
@@ -38,7 +38,7 @@ POLL_SECONDS, PULL_SECONDS = 0.2, 0.05
 LEAVE_SECONDS = 3.0
 """How long it stays after the end, for the moderator to take its receipt."""
 NOT_ANSWERED = Error(CANNOT_ANSWER, "it could not answer; its own log says why")
-"""What the moderator hears of an error: the rest may tell of data and paths."""
+"""What the moderator hears of an error, unless contracts differ: the rest may tell of data and paths."""
 
 log = logging.getLogger("feddig")
 
@@ -171,7 +171,8 @@ class Node:
         except Exception as error:
             # a refusal is one line; anything else is a fault of the program
             log.error("%s: %s", _what(message), error, exc_info=not isinstance(error, FedDigError))
-            return Message(NOT_ANSWERED, reply_to=message)
+            told = isinstance(error, OtherContractError)
+            return Message(Error(OTHER_CONTRACT, str(error)) if told else NOT_ANSWERED, reply_to=message)
 
     def _send(self, reply: Message, seconds: float) -> None:
         run = reply.metadata.run_id

@@ -20,7 +20,14 @@ from flwr.app import Array, Message, RecordDict
 from flwr.serverapp import Grid
 
 from feddig.federation.flower_1_41 import names
-from feddig.federation.flower_1_41.names import CANNOT_ANSWER, SERVER_APP, check_flower, http_client, unfit
+from feddig.federation.flower_1_41.names import (
+    CANNOT_ANSWER,
+    OTHER_CONTRACT,
+    SERVER_APP,
+    check_flower,
+    http_client,
+    unfit,
+)
 
 CHUNK = int(names.CHUNK_SIZE.get())
 """Bytes of an array that Flower sends in one piece."""
@@ -55,6 +62,8 @@ class Answer:
     """Whether the SuperLink has deleted the message."""
     cannot_answer: bool = False
     """Whether the silo itself says that it cannot answer."""
+    other_contract: bool = False
+    """Whether that is because it holds another contract than the moderator."""
 
 
 class Pieces:
@@ -147,9 +156,15 @@ def _answer(reply: Any) -> Answer:
 
 
 def _failed(name: str, error: Any) -> Answer:
-    reason = " ".join(str(error.reason).split())[:LONGEST_REASON]
-    expired = error.code == names.MESSAGE_UNAVAILABLE.get()
-    return Answer(name, fault=reason or "failed", expired=expired, cannot_answer=error.code == CANNOT_ANSWER)
+    # the sender chooses the text, and it is shown in terminals
+    shown = "".join(one if one.isprintable() else " " for one in str(error.reason))
+    return Answer(
+        name,
+        fault=" ".join(shown.split())[:LONGEST_REASON] or "failed",
+        expired=error.code == names.MESSAGE_UNAVAILABLE.get(),
+        cannot_answer=error.code in (CANNOT_ANSWER, OTHER_CONTRACT),
+        other_contract=error.code == OTHER_CONTRACT,
+    )
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,9 @@ from feddig.federation.processes.processes import (
 )
 from feddig.federation.status import APP, Show, read_status
 
-START_SECONDS, STOP_SECONDS, POLL_SECONDS = 60.0, 3.0, 1.0
+START_SECONDS, STOP_SECONDS, GONE_SECONDS = 60.0, 3.0, 3.0
+POLL_SECONDS = 0.2
+"""Shorter than a round, so that the console shows each of them."""
 MOST_FAILURES = 5
 """How often in a row the app may end without having finished a round."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1", "[::1]")
@@ -204,6 +206,6 @@ def _await_end(
         status, details = control.run_status(run)
         if status.startswith("finished"):
             return f"{status} {details}".strip()
-        if seen and waited >= 3 * POLL_SECONDS:
+        if seen and waited >= GONE_SECONDS:
             return "its process is gone"
     return "it was stopped"

@@ -3,7 +3,7 @@
 import logging
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from feddig.errors import FedDigError
 from feddig.federation.contract import Contract, read_contract
 from feddig.federation.folders import FederationFolder
 from feddig.federation.processes import moderator_process
-from feddig.federation.processes.moderator_process import is_finished
+from feddig.federation.processes.moderator_process import is_finished, lacking
 from feddig.federation.processes.processes import (
     end,
     party_environment,
@@ -26,10 +26,10 @@ from feddig.federation.processes.processes import (
     stop_programs,
 )
 from feddig.federation.silo_data import check_folder
-from feddig.federation.status import Show, Status, read_status, show_lines
+from feddig.federation.status import Show, Status, read_status, show_lines, show_new_faults
 
 MODERATOR = "moderator"
-POLL_SECONDS, STOP_SECONDS = 0.5, 25.0
+POLL_SECONDS, STOP_SECONDS = 0.2, 25.0
 
 log = logging.getLogger("feddig")
 
@@ -56,7 +56,7 @@ def up(
     """Run a federation, or one party of it, until it has ended (True) or until the event is set (False)."""
     contract = read_contract(whole.contract)
     names = _chosen(whole, contract, only)
-    if is_finished(whole.moderator, contract):
+    if is_finished(whole.moderator, contract) and not lacking(whole.moderator, contract):
         return True
     with party_lock(whole.path):
         parties: list[Party] = []
@@ -109,6 +109,7 @@ def _watch(
 ) -> bool:
     """Watch the parties and show each new status, until nothing is left to do."""
     last: Status | None = None
+    gave_up: set[str] = set()
     while True:
         status = read_status(whole.moderator.status)
         if status is not None and status != last:
@@ -116,7 +117,10 @@ def _watch(
             last = status
         for party in list(parties):
             if party.process.poll() is not None:
-                _handle_end(party, parties)
+                _handle_end(party, parties, gave_up)
+        if status is not None and status.lacks_only(gave_up):
+            # nobody is left who could take the model
+            stop_programs([party.process for party in parties if party.name == MODERATOR], STOP_SECONDS)
         if not parties or not any(party.name == MODERATOR for party in parties):
             if is_finished(whole.moderator, contract):
                 return True
@@ -132,7 +136,7 @@ def _watch(
             return False
 
 
-def _handle_end(party: Party, parties: list[Party]) -> None:
+def _handle_end(party: Party, parties: list[Party], gave_up: set[str]) -> None:
     """Remove a party whose process is done or has given up; start it again if it was killed."""
     code = party.process.returncode
     if code == 0:
@@ -142,6 +146,7 @@ def _handle_end(party: Party, parties: list[Party]) -> None:
         reason = _last_line(party.log_file)
         if party.name == MODERATOR or not parties:
             raise FedDigError(f"{party.name}: {reason}")
+        gave_up.add(party.name)
         log.error("%s gave up, the others continue: %s", party.name, reason)
     else:
         log.warning("%s was killed (signal %d); starting it again", party.name, -code)
@@ -164,7 +169,11 @@ def choose_display(console: Console, *, quiet: bool) -> Iterator[Show]:
         with _bar(console) as show:
             yield show
     else:
-        yield show_lines(lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True))
+        yield show_lines(_lines_on(console))
+
+
+def _lines_on(console: Console) -> Callable[[str], None]:
+    return lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -176,6 +185,7 @@ def _bar(console: Console) -> Iterator[Show]:
     )  # fmt: skip
     with Progress(*columns, console=console) as bar:
         task = bar.add_task("starting", total=None, state="", accuracy="", attendance="")
+        show_faults = show_new_faults(_lines_on(bar.console))
 
         def show(status: Status) -> None:
             bar.update(
@@ -187,5 +197,6 @@ def _bar(console: Console) -> Iterator[Show]:
                 accuracy=status.accuracy,
                 attendance=status.attendance,
             )
+            show_faults(status)
 
         yield show
