@@ -13,20 +13,50 @@ CONTAINER = "Containerfile"
 
 
 @dataclass(frozen=True)
-class SiloFolder:
-    """The folder of a silo."""
+class PartyFolder:
+    """What the folders of the moderator and of a silo have alike."""
 
     path: Path
-
-    @property
-    def name(self) -> str:
-        """The silo's name."""
-        return self.path.name
 
     @property
     def contract(self) -> Path:
         """The contract."""
         return self.path / CONTRACT
+
+    @property
+    def ca(self) -> Path:
+        """The certificate of the federation's authority, by which silos know their moderator."""
+        return self.path / "ca.crt"
+
+    @property
+    def logs(self) -> Path:
+        """The folder of its processes' log files."""
+        return self.path / "logs"
+
+    @property
+    def flower_home(self) -> Path:
+        """Flower's own folder (FLWR_HOME)."""
+        return self.path / "flwr"
+
+    @property
+    def run_sheet(self) -> Path:
+        """The page with its commands."""
+        return self.path / RUN_SHEET
+
+    @property
+    def container(self) -> Path:
+        """The file from which a container is built that runs it."""
+        return self.path / CONTAINER
+
+
+@dataclass(frozen=True)
+class SiloFolder(PartyFolder):
+    """The folder of a silo."""
+
+    @property
+    def name(self) -> str:
+        """The silo's name."""
+        return self.path.name
 
     @property
     def key(self) -> Path:
@@ -37,11 +67,6 @@ class SiloFolder:
     def public_key(self) -> Path:
         """The public half, which the moderator registers."""
         return self.path / "key.pub"
-
-    @property
-    def ca(self) -> Path:
-        """The certificate by which this silo knows its moderator."""
-        return self.path / "ca.crt"
 
     @property
     def silo_file(self) -> Path:
@@ -79,46 +104,14 @@ class SiloFolder:
         return self.path / "finished.json"
 
     @property
-    def logs(self) -> Path:
-        """The folder of its processes' log files."""
-        return self.path / "logs"
-
-    @property
-    def flower_home(self) -> Path:
-        """Flower's own folder (FLWR_HOME)."""
-        return self.path / "flwr"
-
-    @property
-    def run_sheet(self) -> Path:
-        """The page with this silo's commands."""
-        return self.path / RUN_SHEET
-
-    @property
     def unit(self) -> Path:
         """The systemd unit that runs it."""
         return self.path / "feddig-silo.service"
 
-    @property
-    def container(self) -> Path:
-        """The file from which a container is built that runs it."""
-        return self.path / CONTAINER
-
 
 @dataclass(frozen=True)
-class ModeratorFolder:
+class ModeratorFolder(PartyFolder):
     """The folder of the moderator."""
-
-    path: Path
-
-    @property
-    def contract(self) -> Path:
-        """The contract."""
-        return self.path / CONTRACT
-
-    @property
-    def ca(self) -> Path:
-        """The certificate of the federation's authority."""
-        return self.path / "ca.crt"
 
     @property
     def certificate(self) -> Path:
@@ -161,34 +154,14 @@ class ModeratorFolder:
         return self.path / "app"
 
     @property
-    def flower_home(self) -> Path:
-        """Flower's own folder (FLWR_HOME)."""
-        return self.path / "flwr"
-
-    @property
     def flower_config(self) -> Path:
         """The file that tells Flower's commands where the SuperLink is."""
         return self.flower_home / "config.toml"
 
     @property
-    def logs(self) -> Path:
-        """The folder of its processes' log files."""
-        return self.path / "logs"
-
-    @property
-    def run_sheet(self) -> Path:
-        """The page with the moderator's commands."""
-        return self.path / RUN_SHEET
-
-    @property
     def unit(self) -> Path:
         """The systemd unit that runs it."""
         return self.path / "feddig-moderator.service"
-
-    @property
-    def container(self) -> Path:
-        """The file from which a container is built that runs it."""
-        return self.path / CONTAINER
 
     def public_key(self, name: str) -> Path:
         """Return the path of a silo's public key."""
