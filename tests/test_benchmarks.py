@@ -38,16 +38,6 @@ def test_the_papers_round_prints_a_line_for_each_case() -> None:
 
 
 @pytest.mark.slow
-def test_integer_noise_is_timed_by_distribution_source_and_threads(tmp_path: Path) -> None:
-    out = tmp_path / "noise.json"
-    printed = run_benchmark("discrete_noise", "--digests", "20", "--repeats", "1", "--out", str(out))
-    rows = json.loads(out.read_text())["rows"]
-    assert len(rows) == 4 * 2 * 2 == len(printed.splitlines()) - 1
-    assert {row["threads"] for row in rows} == {1, 2}
-    assert {row["source"] for row in rows} == {"system", "seeded"}
-
-
-@pytest.mark.slow
 def test_sound_digests_are_timed_without_an_encoder(tmp_path: Path) -> None:
     out = tmp_path / "making.json"
     few = ("--images", "400", "--repeats", "1", "--drawn", "--device", "cpu", "--out", str(out))
