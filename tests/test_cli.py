@@ -402,7 +402,7 @@ def test_a_mistake_in_a_run_is_one_line_and_nothing_is_written(
         (b"format_version = 7\n", "bad.toml: format_version 7, but this FedDig reads 1"),
         (b"[trainig]\nlr = 1\n", "bad.toml: [trainig]: unknown section; did you mean 'training'?"),
         (b"[dta]\nsilos = 3\n", "bad.toml: [dta]: unknown section; did you mean 'data'?"),
-        (b"\x89PNG", "bad.toml: cannot be read as a text in UTF-8 (byte 0); give an experiment's TOML file"),
+        (b"\x89PNG", "bad.toml: cannot be read as a text in UTF-8 (byte 0); give a TOML file"),
         (b"training = 3\n", "bad.toml: training: 3 stands where the section [training] should"),
     ],
 )

@@ -235,7 +235,7 @@ FAULTS = {
     'removed = "gone"': ("silo[1].removed: 'gone' is neither", f'fingerprint = "{KEYS[1]}"'),
     "[deadlinse]": ("deadlines: there must be a table [deadlines]", "[deadlines]"),
     "format_version = 9": ("format_version 9", "format_version = 1"),
-    "= =": ("cannot be read as TOML", "format_version = 1"),
+    "= =": ("not valid TOML", "format_version = 1"),
 }  # fmt: skip
 
 

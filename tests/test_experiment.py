@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from feddig import Experiment, demo_experiment, read_experiment, write_experiment
 from feddig.core.algorithms import AdaBest, FedAvg, FedDyn, FedProx
-from feddig.errors import FileFormatError, SettingError
+from feddig.errors import FedDigError, FileFormatError, SettingError
 from feddig.experiment.toml import experiment_from_table, keys
 from feddig.files import write_atomically
 
@@ -391,7 +391,7 @@ def test_a_budget_must_cover_one_release() -> None:
 )
 def test_a_number_beyond_all_bounds_is_refused(wrong: str, complaint: str, tmp_path: Path) -> None:
     assert refused(wrong).startswith(complaint)
-    with pytest.raises(SettingError):
+    with pytest.raises(FedDigError):
         read_experiment(written(tmp_path, wrong))
     assert read_experiment(None, [f"seed={2**63 - 1}"]).seed == 2**63 - 1
 
@@ -450,19 +450,19 @@ def test_defaults_lie_beneath_the_file_and_the_file_beneath_overrides(tmp_path: 
 )
 def test_a_file_that_is_no_toml_is_named_with_the_line(tmp_path: Path, text: str, place: str) -> None:
     path = written(tmp_path, text)
-    with pytest.raises(SettingError) as error:
+    with pytest.raises(FileFormatError) as error:
         read_experiment(path)
     assert str(error.value).startswith(f"{path}: not valid TOML: ")
     assert place in str(error.value)
 
 
 def test_a_missing_file_a_folder_and_a_picture_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"missing.toml: no such experiment file"):
+    with pytest.raises(FileFormatError, match=r"missing.toml: no such experiment file"):
         read_experiment(tmp_path / "missing.toml")
     with pytest.raises(SettingError, match="is a folder; give an experiment's TOML file"):
         read_experiment(tmp_path)
     (tmp_path / "picture.toml").write_bytes(b"\x89PNG\xff")
-    with pytest.raises(SettingError, match=r"picture.toml: cannot be read"):
+    with pytest.raises(FileFormatError, match=r"picture.toml: cannot be read"):
         read_experiment(tmp_path / "picture.toml")
 
 

@@ -5,9 +5,11 @@ import json
 import os
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -97,6 +99,22 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str
             f"{path}: its content does not match its hash; it was damaged, make or copy it again"
         )
     return tensors, facts
+
+
+def read_toml(path: Path, missing: str, remedy: str = "correct it") -> dict[str, Any]:
+    """Read a TOML file; the error says what a missing file means, or why it is unreadable and what to do."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise FileFormatError(f"{path}: {missing}") from None
+    except UnicodeDecodeError as error:
+        raise FileFormatError(
+            f"{path}: cannot be read as a text in UTF-8 (byte {error.start}); give a TOML file"
+        ) from None
+    except OSError as error:
+        raise FileFormatError(f"{path}: cannot be read ({error})") from None
+    except (ValueError, RecursionError) as error:  # also raised for numbers of thousands of digits
+        raise FileFormatError(f"{path}: not valid TOML: {error}; {remedy}") from None
 
 
 def hash_tensors(tensors: Mapping[str, np.ndarray]) -> str:

@@ -4,7 +4,6 @@ All findings are judged together, and thresholds are corrected for the number of
 """
 
 import math
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from feddig.attacks.statistics import Estimate, SuccessRate, p_value_of_mean, p_value_of_rate
 from feddig.errors import SettingError, nearest
+from feddig.files import read_toml
 from feddig.settings import setting
 
 GREEN, AMBER, RED, NOT_RUN, PUBLIC = "green", "amber", "red", "not run", "public"
@@ -79,10 +79,7 @@ def read_limits(path: Path | None) -> Limits:
     """Read limits from a TOML file; the others keep their defaults."""
     if path is None:
         return Limits()
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SettingError(f"--thresholds: {path} cannot be read as TOML ({error})") from None
+    table = read_toml(path, "no such file; give another in --thresholds")
     known = {each.name: each for each in fields(Limits)}
     for key, value in table.items():
         if key not in known:

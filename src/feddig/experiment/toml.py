@@ -15,7 +15,7 @@ from feddig.core.algorithms import BASES
 from feddig.core.recipe import read_recipe
 from feddig.errors import SettingError, nearest
 from feddig.experiment.experiment import Experiment
-from feddig.files import FORMAT_VERSION, check_version
+from feddig.files import FORMAT_VERSION, check_version, read_toml
 from feddig.privacy.mechanisms import MECHANISMS, check_privacy
 from feddig.settings import DataSettings
 
@@ -113,19 +113,8 @@ def _read_toml(path: Path) -> dict[str, Any]:
             f"{path}: is a folder; give an experiment's TOML file (for images in it, "
             f"`feddig init FILE.toml --data {path}` writes one)"
         )
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        new = path.with_suffix(".toml")
-        raise SettingError(f"{path}: no such experiment file; `feddig init {new}` writes one") from None
-    except UnicodeDecodeError as error:
-        raise SettingError(
-            f"{path}: cannot be read as a text in UTF-8 (byte {error.start}); give an experiment's TOML file"
-        ) from None
-    except OSError as error:
-        raise SettingError(f"{path}: cannot be read ({error})") from None
-    except (ValueError, RecursionError) as error:  # also raised for numbers of thousands of digits
-        raise SettingError(f"{path}: not valid TOML: {error}") from None
+    missing = f"no such experiment file; `feddig init {path.with_suffix('.toml')}` writes one"
+    table = read_toml(path, missing)
     if "format_version" in table:
         check_version(path, table["format_version"])
     return table

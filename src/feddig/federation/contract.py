@@ -11,17 +11,16 @@ When rounds or members change, there is a next version of it, which names the ha
 import hashlib
 import math
 import re
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from feddig.errors import FileFormatError, SettingError, nearest
+from feddig.errors import SettingError, nearest
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.toml import experiment_from_table, spell_table, write_experiment
-from feddig.files import check_version, write_atomically
+from feddig.files import check_version, read_toml, write_atomically
 from feddig.settings import AbsenceSettings, DataSettings
 
 HASH = re.compile(r"[0-9a-f]{64}")
@@ -375,14 +374,8 @@ class Contract:
 def read_contract(path: Path) -> Contract:
     """Read a contract; an error is one line that names the file and the field."""
     path = Path(path)
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FileFormatError(
-            f"{path}: no such contract; `feddig federation init` writes one for each party"
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path}: cannot be read as TOML ({error}); copy it again") from None
+    missing = "no such contract; `feddig federation init` writes one for each party"
+    table = read_toml(path, missing, "copy it again")
     check_version(path, table.pop("format_version", None))
     try:
         return _contract(table, path.parent)

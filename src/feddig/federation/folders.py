@@ -13,8 +13,8 @@ CONTAINER = "Containerfile"
 
 
 @dataclass(frozen=True)
-class PartyFolder:
-    """What the folders of the moderator and of a silo have alike."""
+class Folder:
+    """A folder that holds the contract."""
 
     path: Path
 
@@ -22,6 +22,11 @@ class PartyFolder:
     def contract(self) -> Path:
         """The contract."""
         return self.path / CONTRACT
+
+
+@dataclass(frozen=True)
+class PartyFolder(Folder):
+    """What the folders of the moderator and of a silo have alike."""
 
     @property
     def ca(self) -> Path:
@@ -169,15 +174,8 @@ class ModeratorFolder(PartyFolder):
 
 
 @dataclass(frozen=True)
-class FederationFolder:
+class FederationFolder(Folder):
     """The folder that `federation init` writes; its subfolders are handed to the moderator and the silos."""
-
-    path: Path
-
-    @property
-    def contract(self) -> Path:
-        """The contract."""
-        return self.path / CONTRACT
 
     @property
     def ca(self) -> Path:

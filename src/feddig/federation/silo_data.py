@@ -16,7 +16,6 @@
 """
 
 import math
-import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,12 +24,12 @@ import numpy as np
 
 from feddig.data.dataset import Dataset, Images, check_images, hold_out
 from feddig.data.load import load_dataset
-from feddig.errors import DataError, FedDigError, FileFormatError, SettingError, nearest
+from feddig.errors import DataError, FedDigError, SettingError, nearest
 from feddig.experiment.toml import spell_table
 from feddig.federation.certificates import read_fingerprint, read_key_fingerprint
 from feddig.federation.contract import Contract, read_contract
 from feddig.federation.folders import SiloFolder
-from feddig.files import FORMAT_VERSION, check_version, write_atomically
+from feddig.files import FORMAT_VERSION, check_version, read_toml, write_atomically
 from feddig.privacy.accounting import Budget
 
 NO_BUDGET = Budget()
@@ -56,14 +55,8 @@ class SiloFile:
 
 def read_silo_file(path: Path) -> SiloFile:
     """Read silo.toml; an error is one line that names the field."""
-    try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise FileFormatError(
-            f"{path}: no such file; is this a silo's folder made by `feddig federation init`?"
-        ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise FileFormatError(f"{path}: cannot be read as TOML ({error})") from None
+    missing = "no such file; is this a silo's folder made by `feddig federation init`?"
+    table = read_toml(path, missing)
     check_version(path, table.pop("format_version", None))
     data = table.pop("data", {})
     try:
