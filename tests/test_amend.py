@@ -29,7 +29,6 @@ from feddig.federation.contract import Contract, read_contract, with_silos, writ
 from feddig.federation.folders import FederationFolder, SiloFolder
 from feddig.federation.moderator import moderate_federation
 from feddig.federation.processes.moderator_process import is_finished
-from feddig.federation.processes.processes import free_port
 from feddig.federation.processes.up import _chosen
 from feddig.federation.silo import open_silo
 from feddig.federation.silo_data import check_folder, read_silo_file
@@ -48,6 +47,7 @@ from federations import (
     write_message,
 )
 from folders import contents, rows, rows_without_times, tensors
+from real_parties import free_port
 
 pytestmark = pytest.mark.flower
 

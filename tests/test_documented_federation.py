@@ -20,9 +20,8 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from documented import Command, commands_of, pages
-from feddig.federation.processes.processes import free_port
 from folders import rows
-from real_parties import stop
+from real_parties import free_port, stop
 
 pytestmark = [
     pytest.mark.flower,
