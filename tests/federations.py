@@ -22,7 +22,7 @@ from feddig.errors import FedDigError
 from feddig.experiment.setup import lay_out
 from feddig.federation.certificates import Authority, write_certificate, write_silo_key
 from feddig.federation.client_app import OtherContractError, take_model
-from feddig.federation.contract import Contract, Member, read_contract, write_contract
+from feddig.federation.contract import ADDRESS, Contract, Member, read_contract, write_contract
 from feddig.federation.flower_1_41.names import OTHER_CONTRACT
 from feddig.federation.folders import FederationFolder
 from feddig.federation.silo import DeployedSilo, open_silo
@@ -67,7 +67,7 @@ def make_federation(
         image_shape=(channels, height, width),
         classes=layout.dataset.class_names,
         encoder_hash=encoder_hash(load_encoder("default", channels)),
-        **{"name": "test", **deadlines, **terms},
+        **{"name": "test", "address": ADDRESS, **deadlines, **terms},
     )
     folder.moderator.path.mkdir()
     write_everywhere(folder, contract)

@@ -246,7 +246,7 @@ def test_a_silos_folder_can_be_moved(rehearsed: FederationFolder, tmp_path: Path
     moved = SiloFolder(tmp_path / "elsewhere")
     shutil.copytree(rehearsed.silo("south").path, moved.path)
     file = read_silo_file(moved.silo_file)
-    assert (file.silo, file.name, file.data) == (1, "south", moved.path / "data.npz")
+    assert (file.silo, file.name, file.data.path) == (1, "south", moved.path / "data.npz")
     train, validation = load_silo_data(file, read_contract(moved.contract))
     assert len(train) > len(validation) > 0
 
@@ -280,7 +280,7 @@ def test_no_federation_is_overwritten_and_a_failure_leaves_no_files(
         ),
         (["--silos", 2, "--rehearse", "fashion-mimi"], "did you mean 'fashion-mini'"),
         (["--silos", 2, "--min-silos", 3], "federation.min_silos: 3, but there are 2 silos"),
-        (["--silos", 2, "--digest-deadline", "inf"], "deadlines.digest: inf is not a number above 0"),
+        (["--silos", 2, "--digest-deadline", "inf"], "deadlines.digest: inf is not a finite number"),
         (["--silos", 2, "--set", "algorithm.name=centralised"], "algorithm.name: centralised"),
         (["--silos", 2, "--set", "data.split=[1, 0, 0]"], "data.split: leaves silo 0 without validation"),
         (
@@ -535,10 +535,13 @@ def test_images_that_do_not_fit_the_contract_are_refused(tmp_path: Path, small_c
     ("wrong", "said"),
     [
         ('silo = -1\nname = "a"\n[data]\npath = "x"', "silo: -1"),
-        ('silo = 0\n[data]\npath = "x"', "name: None is not a text"),
-        ('silo = 0\nname = "a"\n[data]\n', "data.path: None is not a text; fill it in"),
-        ('silo = 0\nname = "a"\n[data]\npath = "x"\nvalidation = 1', "data.validation: 1 is not a share"),
-        ('silo = 0\nname = "a"\n[data]\npaht = "x"', "data.paht: unknown key; did you mean 'path'"),
+        ('silo = 0\n[data]\npath = "x"', "name: is missing; it is the name of the silo"),
+        ('silo = 0\nname = "a"\n[data]\n', "data.path: is missing; it is the place of the images"),
+        (
+            'silo = 0\nname = "a"\n[data]\npath = "x"\nvalidation = 1',
+            "data.validation: 1 is out of range; it must be below 1",
+        ),
+        ('silo = 0\nname = "a"\n[data]\npaht = "x"', "data.paht: unknown key; did you mean 'data.path'"),
         ('silo = 0\nname = "a"\ndata = 1', "data: must be a table"),
     ],
 )

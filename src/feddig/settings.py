@@ -6,9 +6,11 @@ reading a file, complaining about it and documenting it all come from this one p
 """
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field
 from typing import Any
+
+REQUIRED: Any = MISSING
 
 
 def setting(
@@ -20,8 +22,12 @@ def setting(
     most: float = math.inf,
     above: float = -math.inf,
     below: float = math.inf,
+    check: Callable[[str, Any], object] | None = None,
 ) -> Any:
-    """Declare a field with its default, its meaning and its limits."""
+    """Declare a field with its default, its meaning and its limits.
+
+    Without a default (REQUIRED) it must be in the file. `check` is given the field's name and value, and raises.
+    """
     limits = {
         "means": means,
         "choices": choices,
@@ -29,6 +35,7 @@ def setting(
         "most": most,
         "above": above,
         "below": below,
+        "check": check,
     }
     return field(default=default, metadata=limits)
 

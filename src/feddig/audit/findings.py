@@ -5,12 +5,13 @@ All findings are judged together, and thresholds are corrected for the number of
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from feddig.attacks.statistics import Estimate, SuccessRate, p_value_of_mean, p_value_of_rate
-from feddig.errors import SettingError, nearest
+from feddig.errors import SettingError
+from feddig.experiment.toml import read_fields
 from feddig.files import read_toml
 from feddig.settings import setting
 
@@ -80,24 +81,10 @@ def read_limits(path: Path | None) -> Limits:
     if path is None:
         return Limits()
     table = read_toml(path, "no such file; give another in --thresholds")
-    known = {each.name: each for each in fields(Limits)}
-    for key, value in table.items():
-        if key not in known:
-            raise SettingError(f"{path}: {key}: no such limit; {nearest(key, known)}")
-        _check_limit(path, key, value, known[key].metadata, is_flag=isinstance(known[key].default, bool))
-    return replace(Limits(), **table)
-
-
-def _check_limit(path: Path, key: str, value: object, limits: Mapping[str, Any], *, is_flag: bool) -> None:
-    if is_flag:
-        if not isinstance(value, bool):
-            raise SettingError(f"{path}: {key}: must be true or false, not {value!r}")
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise SettingError(f"{path}: {key}: must be a number, not {value!r}")
-    # written so that NaN, which compares false with everything, is refused
-    if not (limits["least"] <= value <= limits["most"] and limits["above"] < value < limits["below"]):
-        raise SettingError(f"{path}: {key}: {value} is out of range; it means: {limits['means']}")
+    try:
+        return Limits(**read_fields(Limits, table))
+    except SettingError as error:
+        raise SettingError(f"{path}: {error}") from None
 
 
 @dataclass(frozen=True)

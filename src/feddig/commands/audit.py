@@ -216,7 +216,7 @@ def _read_silo(path: Path) -> _Silo:
         raise FedDigError(f"{folder.digest}: no such file yet; make it with `feddig digest make {path}`")
     file = read_silo_file(folder.silo_file)
     encoder = contract.experiment.digest.encoder
-    return _Silo(folder.path, folder.digest, encoder, file.data, *load_silo_data(file, contract))
+    return _Silo(folder.path, folder.digest, encoder, file.data.path, *load_silo_data(file, contract))
 
 
 def _check_out(out: Path) -> None:

@@ -17,7 +17,7 @@ from feddig.errors import SettingError, nearest
 from feddig.experiment.experiment import Experiment
 from feddig.files import FORMAT_VERSION, check_version, read_toml
 from feddig.privacy.mechanisms import MECHANISMS, check_privacy
-from feddig.settings import DataSettings
+from feddig.settings import REQUIRED, DataSettings
 
 REMOVED = {"recall", "joint"}
 """Former keys of [moderator]; an algorithm's name says the same."""
@@ -53,11 +53,33 @@ def experiment_from_table(table: Mapping[str, Any]) -> Experiment:
     table = _without_removed(table)
     algorithm = dict(_section(table.get("algorithm", {}), "algorithm"))
     bases = {name: algorithm.pop(name) for name in BASES if name in algorithm}
-    experiment: Experiment = _build(Experiment, {**table, "algorithm": algorithm}, "")
+    experiment = _build({**table, "algorithm": algorithm})
     checked = {name: _build_base(name, settings) for name, settings in bases.items()}
     experiment = replace(experiment, algorithm=replace(experiment.algorithm, bases=checked))
     _check_whole(experiment)
     return experiment
+
+
+def read_fields(
+    kind: type[Any], table: Mapping[str, Any], where: str = "", known: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return a table's values, checked against those fields of a dataclass that are declared by `setting`.
+
+    `where` stands before each key in errors. An unknown key may stand for one of `known`, or else of these fields.
+    """
+    declared = {each.name.rstrip("_"): each for each in dataclasses.fields(kind) if each.metadata}
+    kinds = typing.get_type_hints(kind)
+    for key in table:
+        if key not in declared:
+            choices = known or [f"{where}{each}" for each in declared]
+            raise SettingError(f"{where}{key}: unknown key; {nearest(f'{where}{key}', choices)}")
+    for key, each in declared.items():
+        if each.default is REQUIRED and key not in table:
+            raise SettingError(f"{where}{key}: is missing; it is the {each.metadata['means']}")
+    return {
+        declared[key].name: _check(f"{where}{key}", value, kinds[declared[key].name], declared[key].metadata)
+        for key, value in table.items()
+    }
 
 
 def _without_removed(table: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -150,23 +172,19 @@ def _merge(table: dict[str, Any], changes: Mapping[str, Any]) -> None:
             table[key] = value
 
 
-def _build(kind: type[Any], table: Mapping[str, Any], where: str) -> Any:
-    fields = {f.name.rstrip("_"): f for f in dataclasses.fields(kind) if f.name != "bases"}
-    types_ = typing.get_type_hints(kind)
-    values = {}
+def _build(table: Mapping[str, Any]) -> Experiment:
+    sections = {each.name: each.default_factory for each in dataclasses.fields(Experiment)[1:]}
     for key, value in table.items():
-        name = f"{where}{key}"
-        if key not in fields and not where and isinstance(value, Mapping):
-            sections = [each.name for each in dataclasses.fields(kind) if each.name != "seed"]
-            raise SettingError(f"[{name}]: unknown section; {nearest(name, sections)}")
-        if key not in fields:
-            raise SettingError(f"{name}: unknown key; {nearest(name, keys())}")
-        if dataclasses.is_dataclass(types_[fields[key].name]):
-            section = typing.cast(type[Any], types_[fields[key].name])
-            values[fields[key].name] = _build(section, _section(value, name), f"{name}.")
-        else:
-            values[fields[key].name] = _check(name, value, types_[fields[key].name], fields[key].metadata)
-    return kind(**values)
+        if key not in sections and isinstance(value, Mapping):
+            raise SettingError(f"[{key}]: unknown section; {nearest(key, sections)}")
+    values = read_fields(
+        Experiment, {key: value for key, value in table.items() if key not in sections}, known=keys()
+    )
+    for name, default in sections.items():
+        if name in table:
+            section = typing.cast(type[Any], default)
+            values[name] = section(**read_fields(section, _section(table[name], name), f"{name}.", keys()))
+    return Experiment(**values)
 
 
 def _build_base(base: str, table: object) -> dict[str, float]:
@@ -195,7 +213,14 @@ def choices_of(name: str, limits: Mapping[str, Any]) -> Sequence[str]:
 
 
 TOO_LARGE = 2**63
-_WANTED: dict[type, str] = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+_WANTED: dict[type, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "a text",
+    bool: "true or false",
+    Path: "a path",
+}
+_LISTS: dict[type, str] = {int: "[1, 28, 28]", float: "[0.5, 0.5]", str: '["one", "two"]'}
 
 
 def _check(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
@@ -203,13 +228,30 @@ def _check(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
     if isinstance(kind, types.UnionType):
         kind = next(part for part in kind.__args__ if part is not type(None))
     if typing.get_origin(kind) is tuple:
-        if not isinstance(value, list | tuple):
-            raise SettingError(f"{name}: {value!r} is not a list of numbers; write it as [0.5, 0.5]")
-        return tuple(_check(name, item, float, limits) for item in value)
+        value = _check_list(name, value, kind.__args__, limits)
+    else:
+        value = _check_one(name, value, kind, limits)
+    if check := limits.get("check"):
+        check(name, value)
+    return value
+
+
+def _check_list(name: str, value: Any, kinds: Sequence[Any], limits: Mapping[str, Any]) -> tuple[Any, ...]:
+    wanted = kinds[0]
+    count = "" if kinds[-1] is Ellipsis else f"{len(kinds)} "
+    if not isinstance(value, list | tuple) or (count and len(value) != len(kinds)):
+        what = "texts" if wanted is str else "numbers"
+        raise SettingError(f"{name}: {value!r} is not a list of {count}{what}; write it as {_LISTS[wanted]}")
+    return tuple(_check_one(name, item, wanted, limits) for item in value)
+
+
+def _check_one(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
     if isinstance(value, int) and abs(value) >= TOO_LARGE:
         raise SettingError(f"{name}: the number is too large; it must be below 2^63")
     if kind is float and isinstance(value, int) and not isinstance(value, bool):
         value = float(value)
+    if kind is Path and isinstance(value, str) and value:
+        value = Path(value).expanduser()
     if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
         raise SettingError(f"{name}: {value!r} is not {_WANTED[kind]}")
     choices = choices_of(name, limits)

@@ -14,6 +14,7 @@ from typing import Any
 from feddig.errors import FedDigError, FileFormatError, SettingError
 from feddig.federation.certificates import read_certificate, read_fingerprint, read_key_fingerprint
 from feddig.federation.contract import (
+    CHANGEABLE,
     GO,
     SILOS_OWN,
     Contract,
@@ -29,12 +30,8 @@ from feddig.federation.silo_data import read_silo_file
 from feddig.files import write_atomically
 from feddig.runs.results_folder import ResultsFolder
 
-TERMS = (
-    "federation.address", "federation.new_release", "federation.update_limit", "federation.digest_limit",
-    "federation.min_silos", "federation.start_silos", "federation.rounds_alone", "federation.model_every",
-    "deadlines.training", "deadlines.digest",
-)  # fmt: skip
-"""What may change in a run, besides rounds and silos: what `Contract.lasting_hash` leaves out."""
+TERMS = (*(f"federation.{name}" for name in CHANGEABLE), "deadlines.training", "deadlines.digest")
+"""What may change in a run, besides rounds and silos."""
 COUNTED = (
     "training.rounds", "data.silos", "silo", "federation.version", "federation.previous",
     "federation.first_rounds", "federation.first_silos",
@@ -171,7 +168,7 @@ def _silos_in(whole: FederationFolder, contract: Contract) -> list[SiloFolder]:
 def _is_rehearsal(whole: FederationFolder, contract: Contract) -> bool:
     if contract.experiment.data.name == SILOS_OWN:
         return False
-    return any(read_silo_file(silo.silo_file).rehearsal for silo in _silos_in(whole, contract))
+    return any(read_silo_file(silo.silo_file).data.rehearsal for silo in _silos_in(whole, contract))
 
 
 def _write(

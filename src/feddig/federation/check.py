@@ -56,7 +56,7 @@ def check_silo(folder: SiloFolder) -> Iterator[str]:
     yield _say_contract(contract)
     silo = open_folder(str(folder.path), contract.hash)
     train, validation = len(silo.site.silo.samples), len(silo.validation)
-    yield f"{silo.file.name}: {train:,} images to train on, {validation:,} for validation, of {silo.file.data}"
+    yield f"{silo.file.name}: {train:,} images to train on, {validation:,} for validation, of {silo.file.data.path}"
     digest = "its digest is made" if folder.digest.exists() else "no digest yet"
     yield f"{silo.file.name}: {digest}; {_check_disk(folder.path, contract)}"
 
@@ -163,10 +163,10 @@ def read_silo_status(folder: SiloFolder) -> dict[str, Any]:
 
 
 def _ledger(folder: SiloFolder, file: SiloFile) -> Path:
-    if file.rehearsal:
+    if file.data.rehearsal:
         return folder.ledger
     # found by the data's place: to find it by the content, all data would have to be read
-    return ledger_of(file.data, file.ledger, content_hash(str(file.data.resolve()).encode()))
+    return ledger_of(file.data.path, file.data.ledger, content_hash(str(file.data.path.resolve()).encode()))
 
 
 def describe_silo(status: dict[str, Any]) -> list[str]:

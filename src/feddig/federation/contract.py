@@ -9,128 +9,23 @@ When rounds or members change, there is a next version of it, which names the ha
 """
 
 import hashlib
-import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from feddig.errors import SettingError, nearest
 from feddig.experiment.experiment import Experiment
-from feddig.experiment.toml import experiment_from_table, spell_table, write_experiment
+from feddig.experiment.toml import experiment_from_table, read_fields, spell_table, write_experiment
 from feddig.files import check_version, read_toml, write_atomically
-from feddig.settings import AbsenceSettings, DataSettings
+from feddig.settings import REQUIRED, AbsenceSettings, DataSettings, setting
 
 HASH = re.compile(r"[0-9a-f]{64}")
 
 
-def take_table(table: dict[str, Any], name: str, known: tuple[str, ...]) -> Mapping[str, Any]:
-    """Remove a table from a contract and return it; it must be there, and have no unknown keys."""
-    found = table.pop(name, None)
-    if not isinstance(found, Mapping):
-        raise SettingError(f"{name}: there must be a table [{name}]")
-    return check_keys(found, name, known)
-
-
-def check_keys(table: Mapping[str, Any], name: str, known: tuple[str, ...]) -> Mapping[str, Any]:
-    """Check that a table has no unknown keys."""
-    for key in table:
-        if key not in known:
-            raise SettingError(f"{name}.{key}: unknown key; {nearest(key, known)}")
-    return table
-
-
-def read_text(table: Mapping[str, Any], where: str, key: str) -> str:
-    """Read a text, which must be there and not empty."""
-    value = table.get(key)
-    if not isinstance(value, str) or not value:
-        fault = f"{value!r} is not a text" if key in table else "missing; it must be there"
-        raise SettingError(f"{where}.{key}: {fault}")
-    return value
-
-
-def read_hash(table: Mapping[str, Any], where: str, key: str) -> str:
-    """Read a SHA-256 hash."""
-    value = read_text(table, where, key)
-    if not HASH.fullmatch(value):
-        raise SettingError(f"{where}.{key}: {value!r} is not a SHA-256 hash, 64 digits of 0-9 and a-f")
-    return value
-
-
-def read_shape(value: object) -> tuple[int, int, int]:
-    """Read channels, height and width."""
-    if (
-        not isinstance(value, list)
-        or len(value) != 3
-        or not all(
-            isinstance(length, int) and not isinstance(length, bool) and length > 0 for length in value
-        )
-    ):
-        raise SettingError(
-            f"federation.image_shape: {value!r} is not [channels, height, width], three whole numbers above 0"
-        )
-    channels, height, width = value
-    return channels, height, width
-
-
-def read_classes(value: object) -> tuple[str, ...]:
-    """Read the names of the classes."""
-    if not isinstance(value, list) or len(value) < 2 or not all(isinstance(name, str) for name in value):
-        raise SettingError("federation.classes: must be a list of at least two names")
-    if len(set(value)) != len(value):
-        twice = next(name for name in value if value.count(name) > 1)
-        raise SettingError(f"federation.classes: {twice!r} is listed twice")
-    return tuple(value)
-
-
-def read_positive(table: Mapping[str, Any], where: str, key: str, what: str) -> float:
-    """Read a number above 0."""
-    value = table.get(key)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
-        raise SettingError(f"{where}.{key}: {value!r} is not a {what} above 0")
-    return float(value)
-
-
-def read_count(table: Mapping[str, Any], key: str, smallest: int) -> int | None:
-    """Read a whole number from [federation]; left out, it is None."""
-    value = table.get(key)
-    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < smallest):
-        raise SettingError(f"federation.{key}: {value!r} is not a whole number, {smallest} or larger")
-    return value
-
-
-def read_flag(table: Mapping[str, Any], key: str) -> bool:
-    """Read true or false from [federation]; left out, it is false."""
-    value = table.get(key, False)
-    if not isinstance(value, bool):
-        raise SettingError(f"federation.{key}: {value!r} is not true or false")
-    return value
-
-
 ADDRESS = "127.0.0.1:9092"
-FEDERATION = (
-    "name",
-    "address",
-    "image_shape",
-    "classes",
-    "encoder_hash",
-    "no_privacy",
-    "new_release",
-    "update_limit",
-    "digest_limit",
-    "min_silos",
-    "start_silos",
-    "rounds_alone",
-    "version",
-    "previous",
-    "first_rounds",
-    "first_silos",
-    "model_every",
-)
-DEADLINES = ("training", "digest")
-SILO = ("name", "fingerprint", "first_fingerprint", "removed")
 STAY, GO = "stay", "go"
 """What happens to the digest of a silo that is removed."""
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -146,64 +41,129 @@ VALID_DEADLINES = 2
 """How many deadlines a message stays valid, so that a late reply still comes, and is logged and dropped."""
 
 
+def check_name(field: str, name: str) -> str:
+    """Check a name that is used for a folder and in commands."""
+    if not NAME.fullmatch(name):
+        raise SettingError(
+            f"{field}: {name!r} cannot be a name; use up to 63 letters, digits, dots, dashes and underscores, "
+            "a letter or digit first"
+        )
+    return name
+
+
+def check_address(field: str, address: str) -> str:
+    """Check a host with a port."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
+        raise SettingError(f"{field}: {address!r} is no host and port; write it as moderator.example:9092")
+    return address
+
+
+def _check_hash(field: str, text: str) -> None:
+    if not HASH.fullmatch(text):
+        raise SettingError(f"{field}: {text!r} is not a SHA-256 hash, 64 digits of 0-9 and a-f")
+
+
+def _check_classes(field: str, names: tuple[str, ...]) -> None:
+    if len(names) < 2:
+        raise SettingError(f"{field}: {list(names)} must be at least two names")
+    if len(set(names)) != len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise SettingError(f"{field}: {twice!r} is listed twice")
+
+
 @dataclass(frozen=True)
 class Member:
-    """A silo of the federation: its name, and the fingerprint of its key."""
+    """[[silo]]: a member of the federation."""
 
-    name: str
-    fingerprint: str
-    first_fingerprint: str | None = None
-    """Of the key that it had in its first version; None: the same."""
-    removed: str | None = None
-    """Whether its digest stays or goes, if it is a member no more."""
+    name: str = setting(REQUIRED, "silo's name", check=check_name)
+    fingerprint: str = setting(REQUIRED, "fingerprint of the silo's key", check=_check_hash)
+    first_fingerprint: str | None = setting(
+        None, "fingerprint of the key that it had in its first version; left out: the same", check=_check_hash
+    )
+    removed: str | None = setting(
+        None, "whether its digest stays or goes, if it is a member no more", choices=(STAY, GO)
+    )
 
 
-@dataclass(frozen=True)
-class Contract:
+@dataclass(frozen=True, kw_only=True)
+class Deadlines:
+    """[deadlines]: after how many seconds a silo that has not answered counts as absent."""
+
+    training: float = setting(REQUIRED, "number of seconds that a silo has for its update", above=0)
+    digest: float = setting(REQUIRED, "number of seconds that a silo has for its digest", above=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """[federation]: what it is about, and what a round needs."""
+
+    name: str = setting(REQUIRED, "name of the federation", check=check_name)
+    address: str = setting(REQUIRED, "host and port of the moderator", check=check_address)
+    image_shape: tuple[int, int, int] = setting(
+        REQUIRED, "number of channels, height and width of an image as it is stored", least=1
+    )
+    classes: tuple[str, ...] = setting(REQUIRED, "list of the classes' names", check=_check_classes)
+    encoder_hash: str | None = setting(
+        None, "hash of the encoder that all use; left out if the algorithm has none", check=_check_hash
+    )
+    no_privacy: bool = setting(False, "whether all agree that digests promise a record nothing")
+    new_release: bool = setting(
+        False, "whether a silo may replace its digest by another; each one reveals more"
+    )
+    update_limit: float | None = setting(
+        None, "an update longer than this many times the model is refused; left out: 10", above=0
+    )
+    digest_limit: float | None = setting(
+        None, "a digest of more megabytes is refused; left out: 256", above=0
+    )
+    min_silos: int | None = setting(
+        None, "with fewer silos the federation pauses; left out: more than half of them", least=1
+    )
+    start_silos: int | None = setting(
+        None, "with fewer silos the first round does not begin; left out: all of them", least=1
+    )
+    rounds_alone: int | None = setting(
+        None, "how many rounds in a row may have fewer silos than the minimum; left out: 0", least=0
+    )
+    version: int = setting(1, "version of the contract; in the file from 2 on", least=1)
+    previous: str | None = setting(None, "hash of the version before", check=_check_hash)
+    first_rounds: int | None = setting(None, "rounds of the first version; left out: the same", least=1)
+    first_silos: int | None = setting(
+        None, "how many of the silos are in the first version; left out: all", least=1
+    )
+    model_every: int | None = setting(
+        None,
+        "the silos also get the model each time this many rounds are done; left out: only the final one",
+        least=1,
+    )
+
+
+CHANGEABLE: Mapping[str, Any] = {
+    "address": ADDRESS,
+    "new_release": False,
+    **dict.fromkeys(
+        ("update_limit", "digest_limit", "min_silos", "start_silos", "rounds_alone", "model_every")
+    ),
+}
+"""What may change between rounds, besides the deadlines, and what stands for it in `Contract.lasting_hash`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contract(Terms):
     """What the parties of a federation agree to."""
 
-    name: str
     members: tuple[Member, ...]
     """A silo's number is its position here."""
     experiment: Experiment
-    image_shape: tuple[int, int, int]
-    """Channels, height and width of an image as it is stored."""
-    classes: tuple[str, ...]
-    encoder_hash: str | None
-    """Hash of the encoder that all use; None if the algorithm has none."""
     training_deadline: float
-    """Seconds after which a silo that has not sent its update counts as absent."""
     digest_deadline: float
-    """Seconds after which a silo that has not sent its digest counts as absent."""
-    no_privacy: bool = False
-    """Whether all agree that digests promise a record nothing; only in the file if they do."""
-    new_release: bool = False
-    """Whether a silo may replace its digest by another; each one reveals more."""
-    address: str = ADDRESS
-    """Host and port of the moderator."""
-    update_limit: float | None = None
-    """An update longer than this many times the model is refused; None: the default, not in the file."""
-    digest_limit: float | None = None
-    """A digest of more megabytes is refused; None: the default, not in the file."""
-    min_silos: int | None = None
-    """With fewer silos the federation pauses; None: more than half of them, not in the file."""
-    start_silos: int | None = None
-    """With fewer silos the first round does not begin; None: all of them, not in the file."""
-    rounds_alone: int | None = None
-    """How many rounds in a row may have fewer silos than the minimum; None: 0, not in the file."""
-    version: int = 1
-    """Only in the file from 2 on."""
-    previous: str | None = None
-    """The hash of the version before; None in the first."""
-    first_rounds: int | None = None
-    """The rounds of the first version; None: the same."""
-    first_silos: int | None = None
-    """How many of the silos are in the first version; None: all."""
-    model_every: int | None = None
-    """The silos also get the model each time this many rounds are done; None: only the final one, not in the file."""
 
     def __post_init__(self) -> None:
-        """Check that names and keys are unique, and that deadlines, limits and numbers of silos are possible."""
+        """Check all terms, which come from a file or from a command, and that they fit each other."""
+        terms = {name: value for name, value in self._terms.items() if value is not None}
+        read_fields(Terms, terms, "federation.")
+        read_fields(Deadlines, self._deadlines, "deadlines.")
         for kind in ("name", "fingerprint"):
             found: set[str] = set()
             for member in self.members:
@@ -216,15 +176,6 @@ class Contract:
             raise SettingError(
                 f"data.silos: {self.experiment.data.silos}, but there are {len(self.members)} tables [[silo]]"
             )
-        numbers = {
-            "deadlines.training": self.training_deadline,
-            "deadlines.digest": self.digest_deadline,
-            "federation.update_limit": self.update_limit,
-            "federation.digest_limit": self.digest_limit,
-        }
-        for where, number in numbers.items():
-            if number is not None and not 0 < number < math.inf:
-                raise SettingError(f"{where}: {number} is not a number above 0; give one")
         for key in ("min_silos", "start_silos"):
             if (getattr(self, key) or 1) > len(self.members):
                 raise SettingError(
@@ -248,32 +199,26 @@ class Contract:
         """The numbers of the removed silos of which the moderator keeps nothing."""
         return [silo for silo, member in enumerate(self.members) if member.removed == GO]
 
+    @property
+    def _terms(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(Terms)}
+
+    @property
+    def _deadlines(self) -> dict[str, float]:
+        return {"training": self.training_deadline, "digest": self.digest_deadline}
+
     @cached_property
     def text(self) -> str:
         """The text of the contract's file, which is the same on every machine."""
         federation = {
-            "name": self.name,
-            "address": self.address,
-            "image_shape": self.image_shape,
-            "classes": self.classes,
-            "encoder_hash": self.encoder_hash,
+            **self._terms,
+            # only where they say something, so that older contracts keep their hashes
             "no_privacy": self.no_privacy or None,
-            "new_release": self.new_release,
-            "update_limit": self.update_limit,
-            "digest_limit": self.digest_limit,
-            "min_silos": self.min_silos,
-            "start_silos": self.start_silos,
-            "rounds_alone": self.rounds_alone,
             "version": self.version if self.version > 1 else None,
-            "previous": self.previous,
-            "first_rounds": self.first_rounds,
-            "first_silos": self.first_silos,
-            "model_every": self.model_every,
         }
-        deadlines = {"training": self.training_deadline, "digest": self.digest_deadline}
         tables: list[tuple[str, Mapping[str, Any]]] = [
             ("[federation]", federation),
-            ("[deadlines]", deadlines),
+            ("[deadlines]", self._deadlines),
         ]
         tables += [("[[silo]]", vars(member)) for member in self.members]
         spelled = ["\n".join([title, *spell_table(table)]) for title, table in tables]
@@ -311,16 +256,9 @@ class Contract:
             previous=None,
             first_rounds=None,
             first_silos=None,
-            address=ADDRESS,
             training_deadline=1.0,
             digest_deadline=1.0,
-            new_release=False,
-            update_limit=None,
-            digest_limit=None,
-            min_silos=None,
-            start_silos=None,
-            rounds_alone=None,
-            model_every=None,
+            **CHANGEABLE,
         )
         # spelled with the keys that older checkpoints were hashed with, and without newer ones at their defaults
         text = lasting.text.replace("\nrecall_epochs", "\nrecall = true\nrecall_epochs")
@@ -388,60 +326,28 @@ def write_contract(path: Path, contract: Contract) -> None:
     write_atomically(Path(path), contract.text)
 
 
-def check_name(field: str, name: str) -> str:
-    """Check a name that is used for a folder and in commands."""
-    if not NAME.fullmatch(name):
-        raise SettingError(
-            f"{field}: {name!r} cannot be a name; use up to 63 letters, digits, dots, dashes and underscores, "
-            "a letter or digit first"
-        )
-    return name
-
-
-def check_address(field: str, address: str) -> str:
-    """Check a host with a port."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65_536:
-        raise SettingError(f"{field}: {address!r} is no host and port; write it as moderator.example:9092")
-    return address
-
-
 def _contract(table: dict[str, Any], folder: Path) -> Contract:
-    federation = take_table(table, "federation", FEDERATION)
-    deadlines = take_table(table, "deadlines", DEADLINES)
+    terms = read_fields(Terms, _take(table, "federation"), "federation.")
+    deadlines = read_fields(Deadlines, _take(table, "deadlines"), "deadlines.")
     silos = table.pop("silo", None)
-    if not isinstance(silos, list) or not silos:
+    if not isinstance(silos, list) or not silos or not all(isinstance(silo, dict) for silo in silos):
         raise SettingError("silo: no silos; there must be a table [[silo]] for each")
-    members = tuple(_member(place, silo) for place, silo in enumerate(silos))
+    members = [Member(**read_fields(Member, silo, f"silo[{place}].")) for place, silo in enumerate(silos)]
     return Contract(
-        name=check_name("federation.name", read_text(federation, "federation", "name")),
-        members=members,
+        members=tuple(members),
         experiment=_beside(_experiment(table, len(members)), folder),
-        image_shape=read_shape(federation.get("image_shape")),
-        classes=read_classes(federation.get("classes")),
-        encoder_hash=read_hash(federation, "federation", "encoder_hash")
-        if "encoder_hash" in federation
-        else None,
-        training_deadline=read_positive(deadlines, "deadlines", "training", "number of seconds"),
-        digest_deadline=read_positive(deadlines, "deadlines", "digest", "number of seconds"),
-        no_privacy=read_flag(federation, "no_privacy"),
-        new_release=read_flag(federation, "new_release"),
-        address=check_address("federation.address", read_text(federation, "federation", "address")),
-        update_limit=read_positive(federation, "federation", "update_limit", "multiple of the model's length")
-        if "update_limit" in federation
-        else None,
-        digest_limit=read_positive(federation, "federation", "digest_limit", "number of megabytes")
-        if "digest_limit" in federation
-        else None,
-        min_silos=read_count(federation, "min_silos", 1),
-        start_silos=read_count(federation, "start_silos", 1),
-        rounds_alone=read_count(federation, "rounds_alone", 0),
-        version=read_count(federation, "version", 1) or 1,
-        previous=read_hash(federation, "federation", "previous") if "previous" in federation else None,
-        first_rounds=read_count(federation, "first_rounds", 1),
-        first_silos=read_count(federation, "first_silos", 1),
-        model_every=read_count(federation, "model_every", 1),
+        training_deadline=deadlines["training"],
+        digest_deadline=deadlines["digest"],
+        **terms,
     )
+
+
+def _take(table: dict[str, Any], name: str) -> dict[str, Any]:
+    """Remove a table from a contract and return it."""
+    found = table.pop(name, None)
+    if not isinstance(found, dict):
+        raise SettingError(f"{name}: there must be a table [{name}]")
+    return found
 
 
 def _experiment(table: dict[str, Any], silos: int) -> Experiment:
@@ -468,19 +374,6 @@ def with_silos(experiment: Experiment, silos: int) -> Experiment:
     if experiment.data.name == SILOS_OWN:
         return with_silos_own_data(experiment, silos)
     return replace(experiment, data=replace(experiment.data, silos=silos))
-
-
-def _member(place: int, table: object) -> Member:
-    where = f"silo[{place}]"
-    if not isinstance(table, Mapping):
-        raise SettingError(f"{where}: must be a table [[silo]]")
-    check_keys(table, where, SILO)
-    name = check_name(f"{where}.name", read_text(table, where, "name"))
-    removed = table.get("removed")
-    if removed not in (None, STAY, GO):
-        raise SettingError(f'{where}.removed: {removed!r} is neither "{STAY}" nor "{GO}"')
-    first = read_hash(table, where, "first_fingerprint") if "first_fingerprint" in table else None
-    return Member(name, read_hash(table, where, "fingerprint"), first, removed)
 
 
 def check_possible(experiment: Experiment) -> None:

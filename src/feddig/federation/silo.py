@@ -120,15 +120,15 @@ class DeployedSilo:
 
     @property
     def _budget(self) -> Budget:
-        return budget_of(self.site.party.experiment).within(self.file.budget)
+        return budget_of(self.site.party.experiment).within(self.file.data.budget)
 
     @cached_property
     def _fingerprint(self) -> str:
-        return "" if self.file.rehearsal else path_fingerprint(self.file.data)
+        return "" if self.file.data.rehearsal else path_fingerprint(self.file.data.path)
 
     def _remember(self) -> None:
-        if not self.file.rehearsal:
-            remember_ledger(self.file.data, self.ledger, self._fingerprint)
+        if not self.file.data.rehearsal:
+            remember_ledger(self.file.data.path, self.ledger, self._fingerprint)
 
     @property
     def recipient(self) -> str:
@@ -138,9 +138,9 @@ class DeployedSilo:
     @cached_property
     def ledger(self) -> Path:
         """The ledger of this silo's data; a rehearsal has its own."""
-        if self.file.rehearsal:
+        if self.file.data.rehearsal:
             return self.folder.ledger
-        return ledger_of(self.file.data, self.file.ledger, self._fingerprint)
+        return ledger_of(self.file.data.path, self.file.data.ledger, self._fingerprint)
 
     def _checked(self, digest: Digest, file: Path) -> Digest:
         """Check that a digest is this silo's, and made as the contract says."""
@@ -256,7 +256,7 @@ def open_silo(path: Path, *, device: str = "auto") -> DeployedSilo:
             f"{folder.contract}: {file.name} is removed in version {contract.version}, and is not asked for anything "
             "any more; there is nothing to run"
         )
-    if not file.rehearsal:
+    if not file.data.rehearsal:
         _check_told(folder, contract)
     experiment = with_precision(contract.experiment.resolved(), choose_device(device))
     check_possible(experiment)

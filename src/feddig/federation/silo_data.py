@@ -15,42 +15,59 @@
     rehearsal = true      # these images are not real: noise may come from a seed; left out: false
 """
 
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from feddig.data.dataset import Dataset, Images, check_images, hold_out
 from feddig.data.load import load_dataset
 from feddig.errors import DataError, FedDigError, SettingError, nearest
-from feddig.experiment.toml import spell_table
+from feddig.experiment.toml import read_fields, spell_table
 from feddig.federation.certificates import read_fingerprint, read_key_fingerprint
 from feddig.federation.contract import Contract, read_contract
 from feddig.federation.folders import SiloFolder
 from feddig.files import FORMAT_VERSION, check_version, read_toml, write_atomically
 from feddig.privacy.accounting import Budget
+from feddig.settings import REQUIRED, setting
 
-NO_BUDGET = Budget()
+
+@dataclass(frozen=True, kw_only=True)
+class OwnData:
+    """[data] in silo.toml."""
+
+    path: Path = setting(REQUIRED, "place of the images")
+    """Absolute, once it is read."""
+    validation: float | None = setting(
+        None,
+        "share of the training images used for validation; left out: the data's own test images",
+        least=0,
+        below=1,
+    )
+    ledger: Path | None = setting(
+        None, "ledger of this data, for all federations; left out: in the user's own folder"
+    )
+    budget_epsilon: float | None = setting(
+        None, "the most epsilon that a record may be charged, whatever contracts say", above=0
+    )
+    budget_delta: float | None = setting(None, "the most delta that it may be charged", least=0, below=1)
+    rehearsal: bool = setting(
+        False, "whether the images are those of a rehearsal, with which nothing needs to be protected"
+    )
+
+    @property
+    def budget(self) -> Budget:
+        """The most that a record of this data may be charged."""
+        return Budget(self.budget_epsilon, self.budget_delta)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class SiloFile:
     """The content of silo.toml."""
 
-    silo: int
-    name: str
-    data: Path
-    """Where the images lie, absolute."""
-    validation: float | None
-    """The share of the training images used for validation; None: the data's own test images."""
-    ledger: Path | None = None
-    """The ledger of this data, absolute; None: the one in the user's own folder."""
-    budget: Budget = NO_BUDGET
-    """The most that a record of this data may be charged, whatever contracts say."""
-    rehearsal: bool = False
-    """Whether the images are those of a rehearsal, with which nothing needs to be protected."""
+    silo: int = setting(REQUIRED, "number of the silo, from 0 on", least=0)
+    name: str = setting(REQUIRED, "name of the silo")
+    data: OwnData
 
 
 def read_silo_file(path: Path) -> SiloFile:
@@ -60,17 +77,12 @@ def read_silo_file(path: Path) -> SiloFile:
     check_version(path, table.pop("format_version", None))
     data = table.pop("data", {})
     try:
-        _only(table, "", ("silo", "name"))
-        _only(data, "data.", ("path", "validation", "ledger", "budget_epsilon", "budget_delta", "rehearsal"))
-        return SiloFile(
-            silo=_number(table.get("silo")),
-            name=_text("name", table.get("name")),
-            data=_place(path, _text("data.path", data.get("path"))),
-            ledger=_place(path, _text("data.ledger", data["ledger"])) if "ledger" in data else None,
-            validation=_share(data.get("validation")),
-            budget=Budget(_positive(data, "budget_epsilon"), _positive(data, "budget_delta")),
-            rehearsal=_flag(data.get("rehearsal", False)),
-        )
+        if not isinstance(data, dict):
+            raise SettingError("data: must be a table")
+        own = OwnData(**read_fields(OwnData, data, "data."))
+        here = Path(path).parent
+        own = replace(own, path=_absolute(here, own.path), ledger=own.ledger and _absolute(here, own.ledger))
+        return SiloFile(**read_fields(SiloFile, table), data=own)
     except SettingError as error:
         raise SettingError(f"{path}: {error}") from None
 
@@ -103,14 +115,16 @@ def load_silo_data(file: SiloFile, contract: Contract) -> tuple[Images, Images]:
     """
     dataset = _load(file, contract)
     train, validation = (
-        _labelled(part, dataset, contract, file.data) for part in (dataset.train, dataset.test)
+        _labelled(part, dataset, contract, file.data.path) for part in (dataset.train, dataset.test)
     )
-    if file.validation is None or dataset.name == "folder":
+    if file.data.validation is None or dataset.name == "folder":
         return train, validation
     keys = range(len(train)) if train.groups is None else train.groups.tolist()
-    apart = hold_out(keys, file.validation, contract.experiment.seed, "validation", file.silo)
+    apart = hold_out(keys, file.data.validation, contract.experiment.seed, "validation", file.silo)
     if apart.all():
-        raise DataError(f"{file.data}: of {len(train)} training images none is left to train on; add some")
+        raise DataError(
+            f"{file.data.path}: of {len(train)} training images none is left to train on; add some"
+        )
     return train.choose(np.flatnonzero(~apart)), train.choose(np.flatnonzero(apart))
 
 
@@ -136,7 +150,7 @@ def load_test_set(path: Path, contract: Contract) -> Images | None:
 
 def _load(file: SiloFile, contract: Contract) -> Dataset:
     """Load the data at the path, in any of the three formats."""
-    path, (channels, height, width) = file.data, contract.image_shape
+    path, (channels, height, width) = file.data.path, contract.image_shape
     kind = "npz" if path.suffix == ".npz" else "idx" if any(path.glob("*-images*idx3*")) else "folder"
     try:
         return load_dataset(
@@ -145,7 +159,7 @@ def _load(file: SiloFile, contract: Contract) -> Dataset:
             seed=contract.experiment.seed,
             image_size=height if height == width else 0,
             channels=channels,
-            held_out=file.validation,
+            held_out=file.data.validation,
         )
     except FedDigError as error:
         raise DataError(f"silo.toml: {error}") from None
@@ -179,51 +193,8 @@ def _check(images: Images, contract: Contract, place: Path) -> None:
         )
 
 
-def _only(table: Any, where: str, known: tuple[str, ...]) -> None:
-    if not isinstance(table, dict):
-        raise SettingError(f"{where.rstrip('.')}: must be a table")
-    for key in table:
-        if key not in known:
-            raise SettingError(f"{where}{key}: unknown key; {nearest(key, known)}")
-
-
-def _place(file: Path, text: str) -> Path:
-    return (file.parent / Path(text).expanduser()).absolute()
-
-
-def _text(field: str, value: object) -> str:
-    if not isinstance(value, str) or not value:
-        raise SettingError(f"{field}: {value!r} is not a text; fill it in")
-    return value
-
-
-def _number(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise SettingError(f"silo: {value!r} is not the number of a silo, from 0 on")
-    return value
-
-
-def _positive(table: dict[str, Any], key: str) -> float | None:
-    value = table.get(key)
-    if value is not None and (
-        not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf
-    ):
-        raise SettingError(f"data.{key}: {value!r} is not a number above 0")
-    return value
-
-
-def _flag(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise SettingError(f"data.rehearsal: {value!r} is not true or false")
-    return value
-
-
-def _share(value: object) -> float | None:
-    if value is None:
-        return None
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
-        raise SettingError(f"data.validation: {value!r} is not a share, from 0 to below 1")
-    return float(value)
+def _absolute(folder: Path, path: Path) -> Path:
+    return (folder / path).absolute()
 
 
 def check_folder(folder: SiloFolder) -> Contract:
