@@ -232,7 +232,7 @@ FAULTS = {
     "version = 0": ("federation.version: 0 is out of range; it must be at least 1", "new_release = false"),
     "version = 2": ("federation.previous: from version 2 on it must be there", "new_release = false"),
     f'previous = "{KEYS[0]}"': ("federation.previous: from version 2 on", "new_release = false"),
-    f'fingerprint = "{KEYS[1]}"\nremoved = "gone"': ("silo[1].removed: 'gone' is not known", f'fingerprint = "{KEYS[1]}"'),
+    f'fingerprint = "{KEYS[1]}"\nremoved = "gone"': ("silo[1].removed: 'gone'", f'fingerprint = "{KEYS[1]}"'),
     "[deadlinse]": ("deadlines: there must be a table [deadlines]", "[deadlines]"),
     "format_version = 9": ("format_version 9", "format_version = 1"),
     "= =": ("not valid TOML", "format_version = 1"),
