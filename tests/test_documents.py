@@ -44,6 +44,61 @@ def test_the_tables_of_the_reproduction_agree_with_the_result_files() -> None:
     assert sorted(name for name in named if name != "end") == sorted(tables)
 
 
+PARTS = {
+    "FedDig+": "plus",
+    "its own model, stopped at the first leave": "plus, stopped",
+    "M alone: votes without digests": "plus, model",
+    "the expert alone": "plus, expert",
+    "FedDig+ without votes": "plus-no-votes",
+    "FedDig": "feddig",
+    "FedDig, stopped at the first leave": "feddig, stopped",
+    "FedAvg": "fedavg",
+    "FedAvg, stopped at the first leave": "fedavg, stopped",
+    "digests-only (three seeds)": "digests-only",
+}
+"""By its name on the page, what benchmarks/feddig_plus.py calls it."""
+
+
+def test_the_tables_of_feddig_plus_agree_with_the_result_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    benchmark = importlib.import_module("feddig_plus")
+    results = ROOT / "benchmarks" / "results" / "feddig-plus"
+    cells = {
+        name: benchmark.read_cells(results / f"{name}.jsonl") for name in ("emnist-byclass", "fashion-mnist")
+    }
+
+    def say(name: str, scenario: str, method: str, *, above: bool = False) -> str:
+        found = benchmark.scores(cells[name], scenario)
+        values = found.get(method, {})
+        if above:
+            ours = found["plus"]
+            values = {seed: ours[seed] - value for seed, value in values.items() if method != "plus"}
+        return str(benchmark.say([*values.values()])) if values else ""
+
+    page = (ROOT / "docs" / "research.md").read_text(encoding="utf-8").partition("## Test data")[2]
+    compared, name = 0, ""
+    for line in page.splitlines():
+        label, *found = (cell.strip(" *") for cell in line.strip("|").split("|"))
+        for title, each in (("EMNIST: ", "emnist-byclass"), ("Fashion-MNIST: ", "fashion-mnist")):
+            if label.startswith(title):  # the rows of one data set begin here
+                label, name = label.removeprefix(title), each
+        if label not in PARTS:
+            continue
+        if name:
+            scenarios = ("temporary", "forever", "groups", "early", "never")
+            wanted = [say(name, scenario, PARTS[label]) for scenario in scenarios]
+        else:
+            wanted = [
+                say(each, "sequential", PARTS[label], above=it) for each in cells for it in (False, True)
+            ]
+        assert ["" if cell == "-" else cell for cell in found] == wanted, line
+        compared += 1
+    assert compared == 22
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for method in ("feddig", "fedavg, stopped", "plus", "plus, stopped"):
+        assert say("emnist-byclass", "sequential", method) in readme
+
+
 def test_every_key_in_our_experiment_files_exists() -> None:
     for path in (ROOT / "experiments").glob("*.toml"):
         assert read_experiment(path).training.rounds > 0
