@@ -481,6 +481,17 @@ def test_a_results_folder_in_the_files_place_names_resume(give: Give, tmp_path: 
             ["report", "base.toml"],
             "base.toml: is a file; give a folder that feddig run or feddig compare wrote",
         ),
+        (["report", ".", "--out", "base.toml"], "--out: base.toml: name the page NAME.html; the folders of"),
+        (["figures", "element-noise", "--out", "base.toml"], "--out: base.toml is a file; give a new folder"),
+        (["privacy", "."], ".: is a folder; give an experiment's TOML file"),
+        (
+            ["predict", "base.toml", "."],
+            "base.toml: not a readable safetensors file (Error while deserializing",
+        ),
+        (
+            ["paper", "run", "table-1"],
+            "experiments/paper: no such folder; run this in a copy of the repository",
+        ),
         (
             ["audit", "--out", "a", "--digests", "base.toml", "--members", "m", "--holdout", "h"],
             "base.toml: is no digest file, or its header is damaged; give the .safetensors file that `feddig",
@@ -493,6 +504,7 @@ def test_an_experiments_file_in_another_place_is_one_line(
     (tmp_path / "base.toml").write_text("seed = 0\n", encoding="utf-8")
     assert complaint(give(*words)).startswith(line)
     assert [path.name for path in tmp_path.iterdir()] == ["base.toml"]
+    assert (tmp_path / "base.toml").read_text(encoding="utf-8") == "seed = 0\n"
 
 
 def test_a_run_from_python_takes_a_file_and_refuses_one_as_its_folder(tiny: Path, tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ def test_the_search_finds_the_page_for_the_person_who_signs(words: str, site: Pa
     search(browser, words)
     links = "[...document.querySelectorAll('.md-search-result__item > a')].map((link) => link.pathname)"
     assert browser.evaluate(links)[0].endswith("/site/privacy.html")
-    first = browser.text(".md-search-result__item")
+    first = browser.text(".md-search-result__item > a")
     assert "Missing" not in first, "the page is found with both words"
 
 
