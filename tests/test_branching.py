@@ -238,7 +238,7 @@ def test_a_comparison_shows_one_line_for_each_event(
     returns = rf"round 4 of 8: silo \d returns; {accuracy}{LEFT}"
     expected = [
         "started; 8 rounds in all", leaves, returns, rf"finished; {accuracy}{LEFT}",
-        f"branched from {re.escape(str(cells[0].path))} after 1 rounds; 8 rounds in all",
+        f"branched from {re.escape(str(cells[0].path))} after 1 round; 8 rounds in all",
         leaves, returns, rf"finished; {accuracy}{LEFT}",
         "resumed after 2 rounds; 8 rounds in all", rf"finished; {accuracy}{LEFT}",
         f"branched from {re.escape(str(cells[2].path))} after 7 rounds; 8 rounds in all",

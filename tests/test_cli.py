@@ -345,6 +345,26 @@ def complaint(said: Said) -> str:
             "data.image_size: fashion-mini images keep their size; leave it out",
         ),
         (
+            ["--algorithm", "fedavg"],
+            "--algorithm: no such option; a key of the experiment is set with --set algorithm.name=",
+        ),
+        (
+            ["--learning-rate=3"],
+            "--learning-rate: no such option; a key of the experiment is set with --set training.lr=",
+        ),
+        (["--seeds", "0-4"], "--seeds: no such option; `feddig compare` has it, for several runs"),
+        (
+            ["--data", "photos"],
+            "--data: no such option; `feddig init FILE.toml --data PATH` writes an experiment",
+        ),
+        (["--set", "learning_rate=1"], "learning_rate: unknown key; did you mean 'training.lr'?"),
+        (["--set", "model.lr=1"], "model.lr: unknown key; did you mean 'training.lr'?"),
+        (["--set", "rounds=1"], "rounds: unknown key; did you mean 'training.rounds'?"),
+        (
+            ["--set", "a=b"],
+            "a: unknown key; choose from absence.KEY, algorithm.KEY, data.KEY, digest.KEY, logging.KEY,",
+        ),
+        (
             ["--round", "3"],
             "--round: no such option; a key of the experiment is set with --set training.rounds=",
         ),
@@ -380,7 +400,10 @@ def complaint(said: Said) -> str:
         (["--device", "cuda:99"], "--device: 'cuda:99' asked for, but"),
         (["missing.toml"], "missing.toml: no such experiment file; `feddig init missing.toml` writes one"),
         (["two\nlines.toml"], "two lines.toml: no such experiment file"),
-        (["--resume", "nowhere"], "nowhere: holds no experiment.toml, so there is nothing to resume here"),
+        (
+            ["--resume", "nowhere"],
+            "nowhere: holds no experiment.toml, so there is nothing to resume here; give a run's folder",
+        ),
     ],
 )
 def test_a_mistake_in_a_run_is_one_line_and_nothing_is_written(
@@ -417,6 +440,16 @@ def test_a_folder_in_the_files_place_is_one_line(give: Give) -> None:
     )
 
 
+def test_a_missing_file_names_the_one_that_is_meant(give: Give, tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").touch()
+    meant = "no such experiment file; did you mean mine.toml?"
+    assert complaint(give("run", "mine.tml")) == f"mine.tml: {meant}"
+    assert complaint(give("run", "min.toml")) == f"min.toml: {meant} `feddig init min.toml` writes one"
+    assert (
+        complaint(give("run", "z.toml")) == "z.toml: no such experiment file; `feddig init z.toml` writes one"
+    )
+
+
 def test_a_results_folder_in_the_files_place_names_resume(give: Give, tmp_path: Path) -> None:
     (tmp_path / "r1").mkdir()
     (tmp_path / "r1" / "experiment.toml").write_text("seed = 0\n", encoding="utf-8")
@@ -445,6 +478,21 @@ def test_a_results_folder_in_the_files_place_names_resume(give: Give, tmp_path: 
         (["audit", "--out", "base.toml"], "--out: base.toml is a file; give a new folder"),
         (["watch", "base.toml"], "base.toml: is a file; give the results folder of a run"),
         (
+            ["report", "base.toml"],
+            "base.toml: is a file; give a folder that feddig run or feddig compare wrote",
+        ),
+        (["report", ".", "--out", "base.toml"], "--out: base.toml: name the page NAME.html; the folders of"),
+        (["figures", "element-noise", "--out", "base.toml"], "--out: base.toml is a file; give a new folder"),
+        (["privacy", "."], ".: is a folder; give an experiment's TOML file"),
+        (
+            ["predict", "base.toml", "."],
+            "base.toml: not a readable safetensors file (Error while deserializing",
+        ),
+        (
+            ["paper", "run", "table-1"],
+            "experiments/paper: no such folder; run this in a copy of the repository",
+        ),
+        (
             ["audit", "--out", "a", "--digests", "base.toml", "--members", "m", "--holdout", "h"],
             "base.toml: is no digest file, or its header is damaged; give the .safetensors file that `feddig",
         ),
@@ -456,6 +504,7 @@ def test_an_experiments_file_in_another_place_is_one_line(
     (tmp_path / "base.toml").write_text("seed = 0\n", encoding="utf-8")
     assert complaint(give(*words)).startswith(line)
     assert [path.name for path in tmp_path.iterdir()] == ["base.toml"]
+    assert (tmp_path / "base.toml").read_text(encoding="utf-8") == "seed = 0\n"
 
 
 def test_a_run_from_python_takes_a_file_and_refuses_one_as_its_folder(tiny: Path, tmp_path: Path) -> None:
@@ -492,7 +541,19 @@ def test_no_help_loses_words_in_brackets() -> None:
         (["--seeds", ""], "--seeds: give at least one name"),
         (["--seeds", "4-0"], "--seeds: '4-0' is no range of at most 10,000 numbers; write the smaller first"),
         (["--seeds", "0-99999999"], "--seeds: '0-99999999' is no range of at most 10,000 numbers"),
-        (["--seeds", "0-"], "--seeds: '' is not a whole number"),
+        (["--seeds", "0-"], "--seeds: '0-' is not a whole number below 10^18; several are written as 0-4,7"),
+        (
+            ["--seeds", "0:4"],
+            "--seeds: '0:4' is not a whole number below 10^18; several are written as 0-4,7",
+        ),
+        (
+            ["--seed", "3"],
+            "No such option: --seed (Possible options: --seeds, --set). See feddig compare --help.",
+        ),
+        (
+            ["--algorithm", "x"],
+            "No such option: --algorithm. Did you mean --algorithms? See feddig compare --help.",
+        ),
         (["--scenarios", "file"], 'absence.file: the scenario "file" needs a CSV'),
     ],
 )
@@ -698,6 +759,7 @@ def test_awkward_names_stay_within_comments_and_quotes(give: Give, shelf: Path) 
         (["m.toml", "--data", "kept.toml"], "--data: kept.toml: is no .npz file; give one, or a folder with a folder"),
         (["m.toml", "--data", "arrays"], "--data: arrays: holds no folders of images; give arrays/tiny.npz itself"),
         (["m.toml", "--data", "arrays/sub"], "arrays/sub: holds no folders; put the images into one folder per class"),
+        (["m.toml", "--data", "four"], "--data: four: 4 images to train are too few; give at least 16"),
     ],
 )  # fmt: skip
 def test_what_no_starter_can_be_written_for_is_one_line(
@@ -707,6 +769,11 @@ def test_what_no_starter_can_be_written_for_is_one_line(
     (tmp_path / "arrays").mkdir()
     if words[-1].endswith("sub"):
         (tmp_path / "arrays" / "sub").mkdir()
+    elif words[-1] == "four":
+        for number in range(6):
+            folder = tmp_path / "four" / ("train" if number < 4 else "test") / str(number % 2)
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.new("L", (32, 32)).save(folder / f"{number}.png")
     else:
         shutil.copy(tiny_npz, tmp_path / "arrays" / "tiny.npz")
     said = complaint(give("init", *words)).replace(f"{tmp_path}/", "")
@@ -863,6 +930,12 @@ def test_a_resumed_run_says_where_it_goes_on(give: Give, tiny: Path, tmp_path: P
     assert json.loads(said.out)["accuracy"] == json.loads(whole.out)["accuracy"]
 
 
+def test_a_finished_run_is_resumed_by_saying_so(give: Give, tiny: Path) -> None:
+    whole = give("run", tiny, "--out", "mine")
+    said = give("run", "--resume", "mine")
+    assert said == Said(0, whole.out, "mine: is finished already; --rounds N lets it go on to N rounds\n")
+
+
 def test_quiet_prints_the_folder_and_nothing_else(give: Give, tiny: Path) -> None:
     assert give("run", tiny, "--out", "mine", "--quiet") == Said(0, "mine\n", "")
     assert give("run", "--resume", "mine", "-q") == Said(0, "mine\n", "")
@@ -912,6 +985,7 @@ def test_a_comparison_prints_a_table_and_where_to_look(give: Give, tiny: Path) -
     assert said.err.splitlines()[0] == "run 1 of 1: fedavg, sequential, seed 0: started; 2 rounds in all"
     again = give("compare", tiny, "--algorithms", "fedavg", "--set", "training.rounds=2", "--out", "mine")
     assert again == Said(0, said.out, ""), "what is finished is not run again"
+    assert complaint(give("run", tiny, "--out", "mine")).startswith("mine: is not empty (it holds 'curves-")
 
 
 def test_a_comparison_begun_with_other_settings_is_refused_by_the_key(give: Give, tiny: Path) -> None:

@@ -78,10 +78,14 @@ def test_images_one_level_down_are_told(tmp_path: Path, caplog: pytest.LogCaptur
     """`photos/images/<class>` is one class with two groups; `photos/<silo>/<class>` two classes with two groups."""
     make_classes(tmp_path / "one" / "images")
     with pytest.raises(
-        DataError, match=r"only one class, images; .* set data\.path to .*one.images$"
+        DataError, match=r"only one class, images; .* the classes, give .*one.images instead$"
     ) as error:
         lay_out(make_tiny_experiment(data={"name": "folder", "path": str(tmp_path / "one")}))
     one_line(error)
+    for name in ("1.png", "2.png"):
+        paint(tmp_path / "flat" / "images" / name)
+    with pytest.raises(DataError, match=r"only one class, images; give at least two$"):
+        lay_out(make_tiny_experiment(data={"name": "folder", "path": str(tmp_path / "flat")}))
     for silo in ("north", "south"):
         make_classes(tmp_path / "two" / silo)
     with caplog.at_level(logging.WARNING, logger="feddig"):

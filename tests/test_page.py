@@ -173,6 +173,21 @@ def test_the_title_names_the_absent_silos(present: list[str], title: str, tmp_pa
     assert headline.title.replace("\u00a0", " ") == title
 
 
+def test_settings_of_one_name_are_named_with_their_sections(tmp_path: Path) -> None:
+    for number, drawn_for in enumerate((1, 2)):
+        write_folder(
+            tmp_path / str(number),
+            [1, 2, 3][: 2 + number],
+            ["111"[: 2 + number]],
+            settings=f"lr = {number}\n[moderator]\nrounds = {drawn_for}\n",
+        )
+    (group,) = group_runs(read_runs([tmp_path]))
+    assert [curve.name for curve in group.curves] == [
+        f"feddig, training.rounds {2 + number}, lr {number}, moderator.rounds {1 + number}"
+        for number in (0, 1)
+    ]
+
+
 def test_departures_are_those_of_one_seed_where_seeds_differ(tmp_path: Path) -> None:
     write_folder(tmp_path / "a", [1, 2, 3, 4], ["1100", "1111"], seed=0)
     write_folder(tmp_path / "b", [1, 2, 3, 6], ["1111", "1101"], seed=1)

@@ -769,7 +769,7 @@ def test_a_folder_with_something_else_in_it_is_refused_and_nothing_deleted(
         (tmp_path / "mine" / name).write_text("years of work", encoding="utf-8")
     before = snapshot(tmp_path / "mine")
     with pytest.raises(
-        FedDigError, match=r"mine: holds '.*', which feddig did not write; choose another --out"
+        FedDigError, match=r"mine: is not empty \(it holds '.*'\); choose another --out, a new folder"
     ):
         run(tiny(), tmp_path / "mine", dataset=tiny_dataset)
     assert snapshot(tmp_path / "mine") == before

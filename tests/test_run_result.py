@@ -267,6 +267,8 @@ def test_a_comparison_without_a_finished_run_cannot_be_plotted(tmp_path: Path) -
 def test_what_a_comparison_is_given_is_checked_first(tmp_path: Path) -> None:
     data = draw_tiny_dataset()
     (tmp_path / "file").touch()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "experiment.toml").touch()
     for wrong, said in (
         ({"algorithms": "feddig"}, r"algorithms: 'feddig' is not a list .* such as \['feddig'\]$"),
         ({"algorithms": ["feddigg"]}, r"unknown algorithm 'feddigg'; did you mean 'feddig'\?$"),
@@ -274,6 +276,7 @@ def test_what_a_comparison_is_given_is_checked_first(tmp_path: Path) -> None:
         ({"seeds": 3}, r"seeds: 3 is not a list with at least one entry, such as \[0\]$"),
         ({"seeds": []}, r"seeds: \[\] is not a list"),
         ({"out": tmp_path / "file"}, r"file: is a file; give a new folder$"),
+        ({"out": tmp_path / "run"}, r"run: holds a run; give another folder for the comparison$"),
     ):
         with pytest.raises(FedDigError, match=said):
             compare(make_tiny_experiment(), dataset=data, **{"out": tmp_path / "grid", **wrong})
@@ -283,8 +286,19 @@ def test_what_a_comparison_is_given_is_checked_first(tmp_path: Path) -> None:
 def test_the_function_and_the_command_have_the_same_defaults() -> None:
     function, command = (inspect.signature(each).parameters for each in (compare, compare_command))
     for name in ("algorithms", "scenarios", "seeds"):
-        assert ",".join(map(str, function[name].default)) == command[name].default
+        assert function[name].default is command[name].default is None
     assert Path(function["out"].default) == command["out"].default
+
+
+def test_a_comparison_is_of_the_experiments_own_scenario_seed_and_algorithm(tmp_path: Path) -> None:
+    experiment = make_tiny_experiment(
+        seed=3, training={"rounds": 1}, absence={"scenario": "none"}, algorithm={"name": "fedprox"}
+    )
+    found = compare(experiment, out=tmp_path / "grid", dataset=draw_tiny_dataset())
+    names = ("fedavg", "frozen", "feddig", "feddig-plus", "fedprox")
+    assert [outcome.cell.path for outcome in found.outcomes] == [
+        tmp_path / "grid" / name / "none" / "seed-3" for name in names
+    ]
 
 
 def test_the_command_goes_on_with_a_comparison_that_python_began(

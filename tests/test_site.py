@@ -167,6 +167,8 @@ def test_the_api_shows_docstrings(site: Path) -> None:
     text = (site / "reference" / "api.html").read_text("utf-8")
     assert 'id="feddig.run_grid"' in text
     assert "Draw the table of a scenario" in text
+    # how a field is declared helps no reader
+    assert [word for word in ("class-attribute", "default_factory", "setting(") if word in text] == []
 
 
 @pytest.mark.slow
@@ -216,6 +218,8 @@ def test_the_search_finds_the_page_for_the_person_who_signs(words: str, site: Pa
     search(browser, words)
     links = "[...document.querySelectorAll('.md-search-result__item > a')].map((link) => link.pathname)"
     assert browser.evaluate(links)[0].endswith("/site/privacy.html")
+    first = browser.text(".md-search-result__item > a")
+    assert "Missing" not in first, "the page is found with both words"
 
 
 @pytest.mark.slow

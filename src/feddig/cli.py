@@ -5,6 +5,7 @@ torch is imported only when a command runs.
 """
 
 import difflib
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -35,6 +36,11 @@ from feddig.commands.watch import watch_command
 from feddig.errors import FedDigError
 
 BAD_INPUT = 2
+ELSEWHERE = {
+    **dict.fromkeys(("--algorithms", "--scenarios", "--seeds"), "`feddig compare` has it, for several runs"),
+    "--data": "`feddig init FILE.toml --data PATH` writes an experiment for your own images",
+}
+"""Options of other commands that are often given to one that takes --set."""
 
 UsageError: Any = typer.BadParameter.__bases__[0]
 """What typer raises for mistakes in options: click's class, or that of newer typer's own copy of click."""
@@ -78,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
             print(error.format_message())
         else:
-            _print_error(_suggest_key(error) or f"{error.format_message()} See feddig --help.")
+            _print_error(_suggest_key(error) or _describe_usage(error))
         sys.exit(BAD_INPUT)
     except FedDigError as error:
         _print_error(str(error))
@@ -92,19 +98,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(INTERRUPTED)
 
 
+def _describe_usage(error: Any) -> str:
+    """Return what is wrong with the options as sentences, and which help explains them."""
+    text = re.sub(
+        r"(?<![.!?]) (?=Did you mean)|(?<![.!?])$", lambda end: f".{end.group()}", error.format_message()
+    )
+    return f"{text} See {error.ctx.command_path if error.ctx else 'feddig'} --help."
+
+
 def _suggest_key(error: Any) -> str | None:
     """Say how a key of the experiment is set, if that is what an unknown option looks like."""
     option = getattr(error, "option_name", "")
     wrong = option.strip("-").replace("-", "_")
     command = getattr(error.ctx, "command", None)
-    if not wrong or "overrides" not in [each.name for each in getattr(command, "params", [])]:
+    own = [each.name for each in getattr(command, "params", [])]
+    if not wrong or "overrides" not in own or (f"{option}s" in ELSEWHERE and f"{wrong}s" in own):
         return None
-    from feddig.experiment.toml import keys
+    if option in ELSEWHERE:
+        return f"{option}: no such option; {ELSEWHERE[option]}"
+    from feddig.experiment.toml import names_of_keys
 
-    names: dict[str, str] = {}
-    # of several keys with one name, such as rounds, the one of [training] is meant
-    for key in sorted(keys(), key=lambda key: not key.startswith("training.")):
-        names.setdefault(key.rpartition(".")[2], key)
+    names = names_of_keys()
     close = difflib.get_close_matches(wrong, names, n=1, cutoff=0.8)
     if not close:
         return None

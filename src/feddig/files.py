@@ -88,7 +88,7 @@ def read_tensors(path: Path, kind: str) -> tuple[dict[str, np.ndarray], dict[str
         raise FileFormatError(f"{path}: no such file") from None
     except (SafetensorError, OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise FileFormatError(
-            f"{path}: not a readable safetensors file ({error}); make or copy it again"
+            f"{path}: not a readable safetensors file ({error}); give a FedDig {kind} file, or copy it again"
         ) from None
     facts = {str(key): str(value) for key, value in head.items()} if isinstance(head, dict) else {}
     if facts.get("format") != f"feddig-{kind}":

@@ -16,18 +16,23 @@ def compare_command(
     file: options.ExperimentFile = None,
     overrides: options.Overrides = None,
     algorithms: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Names, separated by commas.", autocompletion=completion.list_of(completion.algorithms)
+            help="Names, separated by commas; without it fedavg,frozen,feddig,feddig-plus and the experiment's.",
+            autocompletion=completion.list_of(completion.algorithms),
         ),
-    ] = "fedavg,frozen,feddig,feddig-plus",
+    ] = None,
     scenarios: Annotated[
-        str,
+        str | None,
         typer.Option(
-            help="Names, separated by commas.", autocompletion=completion.list_of(completion.scenarios)
+            help="Names, separated by commas; without it the experiment's.",
+            autocompletion=completion.list_of(completion.scenarios),
         ),
-    ] = "sequential",
-    seeds: Annotated[str, typer.Option(help="Numbers or ranges, separated by commas, as 0-4,7.")] = "0",
+    ] = None,
+    seeds: Annotated[
+        str | None,
+        typer.Option(help="Numbers or ranges, separated by commas, as 0-4,7; without it the experiment's."),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder of the comparison; finished runs in it are kept.")] = Path(
         "results/compare"
     ),
@@ -46,12 +51,12 @@ def compare_command(
     from feddig.runs.compare import compare
     from feddig.runs.progress import GridLines
 
-    names = options.listed("--algorithms", algorithms)
-    for name in names:
+    names = None if algorithms is None else options.listed("--algorithms", algorithms)
+    for name in names or []:
         read_recipe(name)
-    places = options.listed("--scenarios", scenarios, SCENARIOS)
-    numbers = options.whole_numbers("--seeds", seeds)
-    if "file" in places:
+    places = None if scenarios is None else options.listed("--scenarios", scenarios, SCENARIOS)
+    numbers = None if seeds is None else options.whole_numbers("--seeds", seeds)
+    if places and "file" in places:
         overrides = [*(overrides or []), "absence.scenario=file"]
     experiment = options.chosen_experiment(file, overrides, data_dir)
     console = Console(stderr=True)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from feddig.commands import completion
-from feddig.commands.options import DataDir
+from feddig.commands.options import DataDir, check_out
 from feddig.errors import FedDigError
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def figures_command(
     if kind == "list":
         _print_table(describe_figures())
         return
+    check_out(out)
     if needs_results(kind) and not folders:
         raise FedDigError(f"{kind}: is drawn from results; give the folders of runs or comparisons")
     figure = draw_figure(kind, read_runs(folders) if folders else [], measure, partial(_samples, data_dir))

@@ -153,7 +153,9 @@ def listed(option: str, text: str, known: Sequence[str] = (), *, distinct: bool 
 def whole_number(option: str, text: str) -> int:
     """Read a whole number, 0 or larger."""
     if not text.isdecimal() or len(text) > 18:
-        raise FedDigError(f"{option}: {text!r} is not a whole number below 10^18")
+        raise FedDigError(
+            f"{option}: {text!r} is not a whole number below 10^18; several are written as 0-4,7"
+        )
     return int(text)
 
 
@@ -162,7 +164,7 @@ def whole_numbers(option: str, text: str) -> list[int]:
     numbers: dict[int, None] = {}
     for each in listed(option, text):
         first, dash, last = (part.strip() for part in each.partition("-"))
-        is_range = bool(first and dash)
+        is_range = bool(first and dash and last)
         start = whole_number(option, first if is_range else each)
         end = whole_number(option, last) if is_range else start
         if not 0 <= end - start < MOST_IN_RANGE:

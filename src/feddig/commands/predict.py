@@ -41,4 +41,4 @@ def predict_command(
     if as_json:
         print(json.dumps({"path": str(out), "images": count}))
     elif not quiet:
-        print(f"{out}  {count:,} images")
+        print(f"{out}  {count:,} image{'s' * (count != 1)}")

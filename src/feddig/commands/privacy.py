@@ -65,7 +65,7 @@ def privacy_command(
     from feddig.privacy.mechanisms import promise_for
 
     agreed = find_contract(file)
-    if agreed is not None:
+    if agreed is not None and agreed.exists():
         refuse_options(
             file,
             {"--set": overrides, "--elements": elements, "--channels": channels, "--classes": classes},

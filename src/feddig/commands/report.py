@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from feddig.commands.options import Quiet, print_page
+from feddig.errors import FedDigError
 
 
 def report_command(
@@ -26,6 +27,8 @@ def report_command(
     quiet: Quiet = False,
 ) -> None:
     """Write one page about runs for a browser: curves, absence, privacy, cost, settings. Trains nothing."""
+    if out is not None and out.suffix != ".html":
+        raise FedDigError(f"--out: {out}: name the page NAME.html; the folders of runs come before --out")
     from feddig.report.page import write_report
 
     page, notes = write_report(folders, out)

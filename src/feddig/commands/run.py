@@ -1,6 +1,7 @@
 """`feddig run`: run one experiment, or resume one."""
 
 import json
+import sys
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -46,6 +47,8 @@ def run_command(
                 "--resume takes neither a file nor --set nor --out: the folder has its own experiment.toml"
             )
         folder = resume
+        if rounds is None and not quiet and (folder / "summary.json").exists():
+            print(f"{folder}: is finished already; --rounds N lets it go on to N rounds", file=sys.stderr)
         with _hint_at_resume(folder):
             summary = resume_run(folder, device=device, progress=progress, rounds=rounds)
     else:

@@ -221,11 +221,11 @@ def _read_silos(data: DataSettings) -> Silos:
 def _check_classes(data: DataSettings, dataset: Dataset) -> None:
     """Refuse classes that no image has, and a single class."""
     if dataset.classes < 2:
-        hint = (
-            f"if the folders in it are the classes, set data.path to {Path(data.path) / dataset.class_names[0]}"
-            if dataset.name == "folder" and data.path
-            else "give at least two"
-        )
+        hint = "give at least two"
+        if dataset.name == "folder" and data.path:
+            inner = Path(data.path) / dataset.class_names[0]
+            if inner.is_dir() and any(map(Path.is_dir, inner.iterdir())):
+                hint = f"if the folders in it are the classes, give {inner} instead"
         raise DataError(f"{dataset.name}: there is only one class, {dataset.class_names[0]}; {hint}")
     if dataset.class_names != tuple(map(str, range(dataset.classes))):
         return  # public sets, and folders, which have images of each class

@@ -16,7 +16,7 @@ import numpy as np
 from feddig.data.dataset import Dataset
 from feddig.data.load import NAMES, OWN
 from feddig.data.public_sets import PUBLISHED
-from feddig.errors import SettingError, nearest, shorten
+from feddig.errors import DataError, SettingError, nearest, shorten
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import Layout, lay_out, load_data
 from feddig.experiment.toml import spell_value
@@ -81,6 +81,8 @@ SHOWN = 8
 """How many names are listed."""
 SIDE = 32
 """Height and width of the images that the encoder was trained on."""
+FEWEST = 16
+"""Training images of which two silos can be drawn that have images to validate and to test."""
 FEW = 128
 """Training images below which two silos are drawn and not four."""
 MANY = 20_000
@@ -153,6 +155,10 @@ def find_data(data: str | None, data_dir: Path | None) -> Found:
         )
     dataset = load_data(Experiment(data=settings).located(data_dir))
     if dataset.natural is None:
+        if len(dataset.train) < FEWEST:
+            raise DataError(
+                f"--data: {data}: {len(dataset.train)} images to train are too few; give at least {FEWEST}"
+            )
         silos = 4 if len(dataset.train) >= FEW else 2
         least = max(1, min(64, len(dataset.train) // (4 * silos)))
         settings = replace(settings, silos=silos, skew=0.5, min_samples=least)

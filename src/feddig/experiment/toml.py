@@ -1,6 +1,7 @@
 """Experiments as TOML: reading with one clear line for each mistake, and writing."""
 
 import dataclasses
+import difflib
 import json
 import math
 import tomllib
@@ -21,6 +22,15 @@ from feddig.settings import REQUIRED, DataSettings
 
 REMOVED = {"recall", "joint"}
 """Former keys of [moderator]; an algorithm's name says the same."""
+SYNONYMS = {
+    "algorithm": "algorithm.name",
+    "batch_size": "training.batch",
+    "clients": "data.silos",
+    "epochs": "training.local_epochs",
+    "learning_rate": "training.lr",
+    "num_clients": "data.silos",
+}
+"""What keys are called elsewhere."""
 
 
 def demo_experiment(overrides: str | Sequence[str] = ()) -> Experiment:
@@ -61,18 +71,23 @@ def experiment_from_table(table: Mapping[str, Any]) -> Experiment:
 
 
 def read_fields(
-    kind: type[Any], table: Mapping[str, Any], where: str = "", known: Collection[str] = ()
+    kind: type[Any],
+    table: Mapping[str, Any],
+    where: str = "",
+    unknown: Callable[[str], SettingError] | None = None,
 ) -> dict[str, Any]:
     """Return a table's values, checked against those fields of a dataclass that are declared by `setting`.
 
-    `where` stands before each key in errors. An unknown key may stand for one of `known`, or else of these fields.
+    `where` stands before each key in errors. `unknown` returns the error for an unknown key, which otherwise suggests
+    a field.
     """
     declared = {each.name.rstrip("_"): each for each in dataclasses.fields(kind) if each.metadata}
     kinds = typing.get_type_hints(kind)
     for key in table:
         if key not in declared:
-            choices = known or [f"{where}{each}" for each in declared]
-            raise SettingError(f"{where}{key}: unknown key; {nearest(f'{where}{key}', choices)}")
+            name = f"{where}{key}"
+            suggestion = nearest(name, [f"{where}{each}" for each in declared])
+            raise unknown(name) if unknown else SettingError(f"{name}: unknown key; {suggestion}")
     for key, each in declared.items():
         if each.default is REQUIRED and key not in table:
             raise SettingError(f"{where}{key}: is missing; it is the {each.metadata['means']}")
@@ -135,11 +150,20 @@ def _read_toml(path: Path) -> dict[str, Any]:
             f"{path}: is a folder; give an experiment's TOML file (for images in it, "
             f"`feddig init FILE.toml --data {path}` writes one)"
         )
-    missing = f"no such experiment file; `feddig init {path.with_suffix('.toml')}` writes one"
-    table = read_toml(path, missing)
+    table = read_toml(path, f"no such experiment file; {_instead_of(path)}")
     if "format_version" in table:
         check_version(path, table["format_version"])
     return table
+
+
+def _instead_of(missing: Path) -> str:
+    """Name the file beside a missing one that is probably meant, and the command that writes a new one."""
+    new = missing.with_suffix(".toml")
+    close = difflib.get_close_matches(
+        missing.stem, [path.stem for path in missing.parent.glob("*.toml")], n=1
+    )
+    meant = f"did you mean {missing.with_name(close[0])}.toml? " if close else ""
+    return meant + ("" if new.exists() else f"`feddig init {new}` writes one")
 
 
 def _read_override(text: str) -> dict[str, Any]:
@@ -178,12 +202,16 @@ def _build(table: Mapping[str, Any]) -> Experiment:
         if key not in sections and isinstance(value, Mapping):
             raise SettingError(f"[{key}]: unknown section; {nearest(key, sections)}")
     values = read_fields(
-        Experiment, {key: value for key, value in table.items() if key not in sections}, known=keys()
+        Experiment,
+        {key: value for key, value in table.items() if key not in sections},
+        unknown=_unknown_key,
     )
     for name, default in sections.items():
         if name in table:
             section = typing.cast(type[Any], default)
-            values[name] = section(**read_fields(section, _section(table[name], name), f"{name}.", keys()))
+            values[name] = section(
+                **read_fields(section, _section(table[name], name), f"{name}.", _unknown_key)
+            )
     return Experiment(**values)
 
 
@@ -192,11 +220,28 @@ def _build_base(base: str, table: object) -> dict[str, float]:
     known = {f.name for f in dataclasses.fields(BASES[base])}  # type: ignore[arg-type]
     for key in settings:
         if key not in known:
-            name = f"algorithm.{base}.{key}"
-            raise SettingError(f"{name}: unknown key; {nearest(name, keys())}")
+            raise _unknown_key(f"algorithm.{base}.{key}")
     return {
         key: _check(f"algorithm.{base}.{key}", value, float, {"least": 0}) for key, value in settings.items()
     }
+
+
+def names_of_keys() -> dict[str, str]:
+    """Return keys by their names without the section; of several with one name, such as rounds, that of [training]."""
+    names = dict(SYNONYMS)
+    for key in sorted(keys(), key=lambda key: not key.startswith("training.")):
+        names.setdefault(key.rpartition(".")[2], key)
+    return names
+
+
+def _unknown_key(name: str) -> SettingError:
+    """Suggest the key that is probably meant, or list the sections."""
+    if meant := names_of_keys().get(name.rpartition(".")[2]):
+        return SettingError(f"{name}: unknown key; did you mean {meant!r}?")
+    known: Collection[str] = keys()
+    if not difflib.get_close_matches(name, known, n=1, cutoff=0.5):
+        known = {key.partition(".")[0] + (".KEY" if "." in key else "") for key in known}
+    return SettingError(f"{name}: unknown key; {nearest(name, known)}")
 
 
 def _section(value: object, name: str) -> Mapping[str, Any]:

@@ -150,7 +150,11 @@ def _curve_names(runs: Sequence[Run]) -> list[str]:
             key for key in differing_keys(same_algorithm) if key not in (*SEEDS, *IN_TITLES, *WITHOUT_EFFECT)
         ]
         keys = [key for key in keys if not _follows_from_mechanism(key, keys, own, same_algorithm)]
-        suffix = "".join(f", {key.split('.')[-1]} {_format_setting(own.get(key))}" for key in keys)
+        short = [key.split(".")[-1] for key in keys]
+        suffix = "".join(
+            f", {name if short.count(name) == 1 else key} {_format_setting(own.get(key))}"
+            for key, name in zip(keys, short, strict=True)
+        )
         names.append(run.algorithm + suffix)
     return names
 

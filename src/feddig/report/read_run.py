@@ -159,7 +159,8 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     runs: dict[Path, Run] = {}
     for folder in folders:
         if not folder.is_dir():
-            raise FedDigError(f"{folder}: no such folder; give one that feddig run or feddig compare wrote")
+            wrong = "is a file" if folder.exists() else "no such folder"
+            raise FedDigError(f"{folder}: {wrong}; give a folder that feddig run or feddig compare wrote")
         found = list(find_runs(folder))
         if not found:
             raise FedDigError(

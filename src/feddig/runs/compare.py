@@ -35,6 +35,9 @@ from feddig.runs.result import Result, link_to
 from feddig.runs.results_folder import ResultsFolder
 from feddig.runs.run import resume, run
 
+COMPARED = ("fedavg", "frozen", "feddig", "feddig-plus")
+"""The algorithms of a comparison that names none, beside the experiment's own."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -135,7 +138,7 @@ def run_grid(
                     advance(cell, until=at)
                     with suppress(FedDigError):  # a child that cannot be branched fails when it is run itself
                         _branch(folder, cells[child], plans[child])
-                        origins[child] = f"branched from {folder.path} after {at} rounds"
+                        origins[child] = f"branched from {folder.path} after {_rounds(at)}"
             result = advance(cell)
             outcomes.append(Outcome(cell, result))
             shown.finish(result["accuracy"]["final"])
@@ -247,7 +250,11 @@ def _starts(
 
 def _origin(folder: ResultsFolder) -> str:
     done = folder.rounds_done if folder.started else 0
-    return f"resumed after {done} rounds" if done else "started"
+    return f"resumed after {_rounds(done)}" if done else "started"
+
+
+def _rounds(count: int) -> str:
+    return f"{count} round" + "s" * (count != 1)
 
 
 def _branch(parent: ResultsFolder, child: Cell, plan: _Plan) -> None:
@@ -261,7 +268,7 @@ def _branch(parent: ResultsFolder, child: Cell, plan: _Plan) -> None:
     partition = (parent.path / "partition.csv").read_text(encoding="utf-8")
     folder.write_setup(plan.experiment, partition, plan.availability)
     write_atomically(
-        child.path / "log.txt", f"branched from {parent.path} after {parent.rounds_done} rounds\n"
+        child.path / "log.txt", f"branched from {parent.path} after {_rounds(parent.rounds_done)}\n"
     )
 
 
@@ -350,9 +357,9 @@ class Comparison:
 
 def compare(
     experiment: Experiment | str | Path | None = None,
-    algorithms: Sequence[str] = ("fedavg", "frozen", "feddig", "feddig-plus"),
-    scenarios: Sequence[str] = ("sequential",),
-    seeds: Sequence[int] = (0,),
+    algorithms: Sequence[str] | None = None,
+    scenarios: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
     out: str | Path = "results/compare",
     *,
     device: str = "auto",
@@ -363,17 +370,25 @@ def compare(
 ) -> Comparison:
     """Run a grid of algorithms, scenarios and seeds, and tabulate it in `out`, as `feddig compare` does.
 
-    The experiment, or its file, is the demo's unless given. Finished runs in `out` are kept, and a run that fails does
-    not stop the others. `dataset`, `networks` and `partition` replace what the experiment names.
+    The experiment, or its file, is the demo's unless given. Scenario and seed are the experiment's unless given;
+    algorithms are then fedavg, frozen, feddig, feddig-plus and the experiment's. Finished runs in `out` are kept, and a
+    run that fails does not stop the others. `dataset`, `networks` and `partition` replace what the experiment names.
     """
     out = Path(out)
     if out.is_file():
         raise FedDigError(f"{out}: is a file; give a new folder")
+    if ResultsFolder(out).started:
+        raise FedDigError(f"{out}: holds a run; give another folder for the comparison")
+    if not isinstance(experiment, Experiment):
+        experiment = demo_experiment() if experiment is None else read_experiment(experiment)
+    names = (*COMPARED, experiment.algorithm.name) if algorithms is None else algorithms
+    places = (experiment.absence.scenario,) if scenarios is None else scenarios
+    numbers = (experiment.seed,) if seeds is None else seeds
     cells = grid(
-        demo_experiment() if experiment is None else experiment,
-        _distinct("algorithms", algorithms, "feddig"),
-        _distinct("scenarios", scenarios, "sequential"),
-        [int(seed) for seed in _distinct("seeds", seeds, 0)],
+        experiment,
+        _distinct("algorithms", names, "feddig"),
+        _distinct("scenarios", places, "sequential"),
+        [int(seed) for seed in _distinct("seeds", numbers, 0)],
         out,
     )
     outcomes = run_grid(

@@ -134,7 +134,7 @@ class ResultsFolder:
             entries = sorted(self.path.iterdir())
             if entries:
                 raise FedDigError(
-                    f"{self.path}: holds {entries[0].name!r}, which feddig did not write; choose another --out"
+                    f"{self.path}: is not empty (it holds {entries[0].name!r}); choose another --out, a new folder"
                 )
         self.path.mkdir(parents=True, exist_ok=True)
         mark.touch()
@@ -189,7 +189,7 @@ class ResultsFolder:
         """Read the resolved experiment."""
         if not self.started:
             raise FileFormatError(
-                f"{self.path}: holds no experiment.toml, so there is nothing to resume here"
+                f"{self.path}: holds no experiment.toml, so there is nothing to resume here; give a run's folder"
             )
         return read_experiment(self.path / "experiment.toml")
 

@@ -98,15 +98,20 @@ class PaperTable:
 
 def read_tables(folder: Path) -> list[PaperTable]:
     """Read all tables of a folder."""
+    _check_folder(folder)
+    return [read_table(folder, path.stem) for path in sorted(folder.glob("*.toml"))]
+
+
+def _check_folder(folder: Path) -> None:
     if not folder.is_dir():
         raise SettingError(
             f"{folder}: no such folder; run this in a copy of the repository, or give --experiments"
         )
-    return [read_table(folder, path.stem) for path in sorted(folder.glob("*.toml"))]
 
 
 def read_table(folder: Path, name: str) -> PaperTable:
     """Read the table NAME.toml of a folder; the common settings are in paper.toml beside the folder."""
+    _check_folder(folder)
     path = folder / f"{name}.toml"
     if not path.exists():
         known = [other.stem for other in folder.glob("*.toml")]
