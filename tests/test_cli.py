@@ -837,6 +837,9 @@ WARNINGS = {
     "privacy.delta: 0.1 is not below 1 / 120 images": [
         "privacy.mechanism=discrete-gaussian", "privacy.delta=0.1", "privacy.clip_bound=350", "privacy.random=system",
     ],
+    "privacy.epsilon: 0.005 for a record takes so much noise": [
+        "privacy.mechanism=discrete-gaussian", "privacy.delta=1e-6", "privacy.clip_bound=350", "privacy.random=system",
+    ],
     "training.batch: 100 is more than the training images of silo ": ["training.batch=100"],
     "data.split: leaves silo 0, silo 1, silo 2 without validation images": ["data.split=[0.9, 0, 0.1]"],
     "absence: every silo stays: temporary has no absence in 1 round; use more training.rounds": [

@@ -35,6 +35,8 @@ NO_RATE = 1e-30
 """A learning rate that changes nothing, where zero stands for another."""
 LEFT_OUT = 0.1
 """Share of a silo's images that may be in no digest."""
+LITTLE_EPSILON = 0.1
+"""A record's epsilon below which it is probably the default, which is meant for the paper's noise."""
 SHOWN = 3
 """How many silos or classes a warning names."""
 
@@ -258,6 +260,11 @@ def _warn(simulation: Simulation, digests: Mapping[int, Digest]) -> list[str]:
         warnings.append(
             f"privacy.delta: {privacy.delta:g} is not below 1 / {images:,} images, so a whole image may be revealed; "
             "make it at least ten times smaller"
+        )
+    if experiment.promises_privacy and privacy.epsilon < LITTLE_EPSILON:
+        warnings.append(
+            f"privacy.epsilon: {privacy.epsilon:g} for a record takes so much noise that digests teach nothing; 1 to 10 "
+            "are usual"
         )
     if small := [silo for silo, share in enumerate(shares) if len(share.train) < batch]:
         warnings.append(
