@@ -837,7 +837,7 @@ WARNINGS = {
     "privacy.delta: 0.1 is not below 1 / 120 images": [
         "privacy.mechanism=discrete-gaussian", "privacy.delta=0.1", "privacy.clip_bound=350", "privacy.random=system",
     ],
-    "privacy.epsilon: 0.005 for a record takes so much noise": [
+    "privacy.epsilon: 0.005 for a record takes noise that hides": [
         "privacy.mechanism=discrete-gaussian", "privacy.delta=1e-6", "privacy.clip_bound=350", "privacy.random=system",
     ],
     "training.batch: 100 is more than the training images of silo ": ["training.batch=100"],

@@ -263,8 +263,8 @@ def _warn(simulation: Simulation, digests: Mapping[int, Digest]) -> list[str]:
         )
     if experiment.promises_privacy and privacy.epsilon < LITTLE_EPSILON:
         warnings.append(
-            f"privacy.epsilon: {privacy.epsilon:g} for a record takes so much noise that digests teach nothing; 1 to 10 "
-            "are usual"
+            f"privacy.epsilon: {privacy.epsilon:g} for a record takes noise that hides nearly everything; 1 to 10 are "
+            "usual"
         )
     if small := [silo for silo, share in enumerate(shares) if len(share.train) < batch]:
         warnings.append(
