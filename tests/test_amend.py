@@ -302,6 +302,11 @@ def test_minima_count_the_silos_that_are_left(make: Make) -> None:
     assert present(folder) == [[0, 2]] * 2
 
 
+def test_what_becomes_of_the_digest_must_be_said(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "remove", make().path, "silo-1")
+    assert "Missing option '--digest'. Choose from: stay, go. See feddig --help." in said
+
+
 def test_a_silo_may_be_removed_once_and_the_last_one_not(
     make: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -78,7 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help
             print(error.format_message())
         else:
-            _print_error(_suggest_key(error) or f"{error.format_message()} See feddig --help.")
+            said = error.format_message().strip()
+            stop = "" if said[-1:] in (".", "?", ")") else "."
+            _print_error(_suggest_key(error) or f"{said}{stop} See feddig --help.")
         sys.exit(BAD_INPUT)
     except FedDigError as error:
         _print_error(str(error))

@@ -81,7 +81,7 @@ def read_classes(value: object) -> tuple[str, ...]:
         raise SettingError("federation.classes: must be a list of at least two names")
     if len(set(value)) != len(value):
         twice = next(name for name in value if value.count(name) > 1)
-        raise SettingError(f"federation.classes: {twice!r} is listed twice")
+        raise SettingError(f"federation.classes: {twice!r} is listed twice; give each class its own name")
     return tuple(value)
 
 
@@ -204,13 +204,16 @@ class Contract:
 
     def __post_init__(self) -> None:
         """Check that names and keys are unique, and that deadlines, limits and numbers of silos are possible."""
-        for kind in ("name", "fingerprint"):
+        needed = {"name": "a name that differs in more than capitals", "fingerprint": "a key of its own"}
+        for kind, remedy in needed.items():
             found: set[str] = set()
             for member in self.members:
                 # folders are named after silos, and some file systems ignore case
                 value = str(getattr(member, kind)).lower()
                 if value in found:
-                    raise SettingError(f"silo.{kind}: {getattr(member, kind)!r} is listed twice")
+                    raise SettingError(
+                        f"silo.{kind}: {getattr(member, kind)!r} is listed twice; each silo needs {remedy}"
+                    )
                 found.add(value)
         if self.experiment.data.silos != len(self.members):
             raise SettingError(
