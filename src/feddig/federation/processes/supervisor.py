@@ -30,9 +30,9 @@ log = logging.getLogger("feddig")
 
 def supervise(folder: SiloFolder, stopping: Event) -> bool:
     """Keep the node running until the federation has ended (True), or until the event is set (False)."""
-    if not folder.contract.is_file():
+    if not folder.silo_file.is_file():
         raise FedDigError(
-            f"{folder.path}: is no silo's folder; give the one that `feddig federation init` wrote"
+            f"{folder.path}: is no silo's folder; give one that `feddig federation init` wrote in silos/"
         )
     with party_lock(folder.path):
         refused_since, pause = None, RETRY_SECONDS
