@@ -196,4 +196,6 @@ def test_a_killed_node_is_told_in_whole_lines(begin: Callable[[int], Parties]) -
     parties.wait_for(lambda: "refused: " in parties.said("silo-1").partition("the node ended (signal 9)")[2])
     said = parties.said("silo-1")
     assert " WARNING the node ended (signal 9); starting it again in 5 s\n" in said
-    assert not [line for line in said.splitlines() if not STAMPED.match(line)]
+    log = (silo.logs / "node.log").read_text(encoding="utf-8")
+    assert " ERROR feddig: error: " in log
+    assert not [line for line in (said + log).splitlines() if not STAMPED.match(line)]

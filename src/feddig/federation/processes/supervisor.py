@@ -49,7 +49,7 @@ def supervise(folder: SiloFolder, stopping: Event) -> bool:
                 stopping.wait(RETRY_SECONDS)
                 continue
             if code in (WRONG, REFUSED):
-                raise FedDigError(said.strip().rpartition("\n")[2].removeprefix(ERROR))
+                raise FedDigError(said.strip().rpartition("\n")[2].rpartition(ERROR)[2])
             if CONNECTED in said:
                 refused_since = None
             if HUNG in said:
@@ -82,7 +82,7 @@ def _run_node(folder: SiloFolder, stopping: Event) -> tuple[int, str]:
 
 def _show(text: str) -> str:
     """Show what the node says on this console too, apart from the error with which this process will end."""
-    sys.stderr.write("".join(line for line in text.splitlines(keepends=True) if not line.startswith(ERROR)))
+    sys.stderr.write("".join(line for line in text.splitlines(keepends=True) if ERROR not in line))
     return text
 
 
