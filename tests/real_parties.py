@@ -3,7 +3,6 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from feddig.cli import main
 from feddig.digest.digest_file import read_digest
 from feddig.experiment.toml import read_experiment
 from feddig.federation.folders import FederationFolder, SiloFolder
-from feddig.federation.processes.processes import end, running, stop_programs
+from feddig.federation.processes.processes import end, free_port, running, stop_programs
 from feddig.federation.status import Status, read_status
 from feddig.files import write_atomically
 from folders import rows
@@ -49,12 +48,6 @@ lr = 0.003
 threads = 1
 """
 LIAR = Path(__file__).parents[1] / "benchmarks" / "lying_silo"
-
-
-def free_port() -> int:
-    """Find a port of this machine on which no program listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 def stop(started: Sequence[subprocess.Popen[bytes]], parties: Iterable[Path]) -> None:

@@ -29,6 +29,7 @@ from feddig.federation.contract import Contract, read_contract, with_silos, writ
 from feddig.federation.folders import FederationFolder, SiloFolder
 from feddig.federation.moderator import moderate_federation
 from feddig.federation.processes.moderator_process import is_finished
+from feddig.federation.processes.processes import free_port
 from feddig.federation.processes.up import _chosen
 from feddig.federation.silo import open_silo
 from feddig.federation.silo_data import check_folder, read_silo_file
@@ -47,7 +48,6 @@ from federations import (
     write_message,
 )
 from folders import contents, rows, rows_without_times, tensors
-from real_parties import free_port
 
 pytestmark = pytest.mark.flower
 
@@ -300,6 +300,11 @@ def test_minima_count_the_silos_that_are_left(make: Make) -> None:
     do("remove", folder.path, "silo-1", "--digest", "stay")
     moderate(folder, LocalGrid(folder, 3))
     assert present(folder) == [[0, 2]] * 2
+
+
+def test_what_becomes_of_the_digest_must_be_said(make: Make, capsys: pytest.CaptureFixture[str]) -> None:
+    said = refused(capsys, "remove", make().path, "silo-1")
+    assert "Missing option '--digest'. Choose from: stay, go. See feddig federation remove --help." in said
 
 
 def test_a_silo_may_be_removed_once_and_the_last_one_not(

@@ -20,8 +20,9 @@ import pytest
 pytest.importorskip("flwr", reason="needs the extra `flower`")
 
 from documented import Command, commands_of, pages
+from feddig.federation.processes.processes import free_port
 from folders import rows
-from real_parties import free_port, stop
+from real_parties import stop
 
 pytestmark = [
     pytest.mark.flower,

@@ -271,12 +271,19 @@ def test_no_federation_is_overwritten_and_a_failure_leaves_no_files(
         (["--silos", 2, "--classes", "a,b"], "--classes and --image: belong together"),
         (["--silos", 2, "--classes", "a,b", "--image", "28x28"], "--image: '28x28' is not a shape"),
         (["--names", "a,b,a"], "--names: 'a' is listed twice; give each one its own name"),
-        (["--names", "a,A", *SMALL], "silo.name: 'A' is listed twice"),
+        (
+            ["--names", "a,A", *SMALL],
+            "'A' is listed twice; each silo needs a name that differs in more than capitals",
+        ),
         (["--silos", 2, "--classes", "x,x", "--image", "1x28x28"], "--classes: 'x' is listed twice"),
         (["--silos", 2, "--classes", "x", "--image", "1x28x28"], "--classes: only 'x'; give at least two"),
         (
             ["--silos", 2, "--classes", "a,b", "--image", "1x28x28", "--no-privacy"],
             "--host: silos on other machines need the moderator's host name or address; give it, or localhost",
+        ),
+        (
+            ["--silos", 2, "--host", "a:99"],
+            "--host: 'a:99' is no host name or address; write it as moderator.example",
         ),
         (["--silos", 2, "--rehearse", "fashion-mimi"], "did you mean 'fashion-mini'"),
         (["--silos", 2, "--min-silos", 3], "federation.min_silos: 3, but there are 2 silos"),
@@ -587,6 +594,15 @@ def test_status_shows_who_is_here_and_whose_digest_is_held(
     assert told == {**STATUS, "running": False}
 
 
+def test_while_a_moderator_starts_again_status_says_so(
+    rehearsed: FederationFolder, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rehearsed.moderator.status.write_text(json.dumps(STATUS | {"state": "stopped"}), encoding="utf-8")
+    monkeypatch.setattr("feddig.federation.status.running", lambda *_: [1])
+    ask_status(rehearsed.path)
+    assert "hospitals: stopped, the moderator is starting or ending\n" in capsys.readouterr().out
+
+
 def test_another_process_is_not_taken_for_the_moderator(
     rehearsed: FederationFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -685,6 +701,21 @@ def test_up_names_a_party_that_is_not_there(
     shutil.copytree(rehearsed.path, moved.path)
     moved.moderator.key.unlink()
     assert "server.key: is missing" in refused(capsys, "up", moved.path)
+
+
+def test_a_party_is_run_in_its_own_folder(
+    rehearsed: FederationFolder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, moderator, silo = rehearsed.path, rehearsed.moderator.path, rehearsed.silo("north").path
+    assert f"the whole federation's folder; give {moderator}\n" in refused(capsys, "moderator", whole)
+    assert "is a silo's folder; run `feddig federation silo` there" in refused(capsys, "moderator", silo)
+    for other in (whole, moderator):
+        assert f"{other}: is no silo's folder" in refused(capsys, "silo", other)
+    for other in (moderator, silo):
+        assert f"{other}: does not hold the folders of all parties" in refused(capsys, "up", other)
+    for command in ("pause", "resume"):
+        assert "is a silo's folder; only the moderator can" in refused(capsys, command, silo)
+    assert not (silo / "pause").exists()
 
 
 def test_up_has_nothing_to_do_when_all_rounds_are_done(

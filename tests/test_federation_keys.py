@@ -63,7 +63,9 @@ def test_a_silo_makes_its_own_key_and_sees_its_fingerprint(
     assert report["fingerprint"] == read_fingerprint(Path(report["public_key"]))
 
 
-def test_a_federation_of_own_keys_holds_no_silos_private_key(whole: FederationFolder, tmp_path: Path) -> None:
+def test_a_federation_of_own_keys_holds_no_silos_private_key(
+    whole: FederationFolder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     contract = read_contract(whole.contract)
     assert [member.name for member in contract.members] == list(NAMES)
     assert contract.update_limit == UPDATE_LIMIT
@@ -74,6 +76,10 @@ def test_a_federation_of_own_keys_holds_no_silos_private_key(whole: FederationFo
         assert "`feddig federation\n   key`" in whole.silo(member.name).run_sheet.read_text(encoding="utf-8")
     private = [path for path in whole.path.rglob("*") if path.is_file() and b"PRIVATE" in path.read_bytes()]
     assert sorted(path.name for path in private) == ["ca.key", "server.key"]
+    capsys.readouterr()
+    feddig("check", whole.path)
+    said = capsys.readouterr().out.splitlines()
+    assert said[-2:] == [f"{name}: only the silo has its key, and checks its own folder" for name in NAMES]
 
 
 def test_a_silo_runs_only_with_the_key_that_it_made(whole: FederationFolder, tmp_path: Path) -> None:
@@ -110,7 +116,9 @@ def test_a_mistake_with_keys_is_one_line_and_leaves_nothing(
     wanted = ("--names", "north,west")
     assert "west.pub: is no public key" in refused(capsys, "init", target, "--keys", keys, *wanted, *REAL)
     shutil.copyfile(keys / "north.pub", keys / "west.pub")
-    assert "is listed twice" in refused(capsys, "init", target, "--keys", keys, *REAL)
+    assert "is listed twice; each silo needs a key of its own" in refused(
+        capsys, "init", target, "--keys", keys, *REAL
+    )
     shutil.copyfile(tmp_path / "homes" / "north" / "key", keys / "west.pub")
     assert "west.pub: is no public key" in refused(capsys, "init", target, "--keys", keys, *REAL)
     assert not target.exists()

@@ -148,5 +148,5 @@ def test_a_process_ends_before_it_connects(program: str, tmp_path: Path) -> None
             listener.accept()
     assert done.returncode == 2
     assert re.search(
-        rf"^feddig: error: flwr .* cannot be used: {name} is missing; install", done.stderr, re.M
+        rf"(^| ERROR )feddig: error: flwr .* cannot be used: {name} is missing; install", done.stderr, re.M
     )

@@ -138,7 +138,7 @@ def test_that_the_contracts_differ_is_told_to_the_moderator_too(
         "the silo holds version 1 of the contract",
     )
     assert "ERROR" in caplog.text
-    assert "round 4, query.digest: the silo holds version 1 of the contract\n" in caplog.text
+    assert "round 4, digest: the silo holds version 1 of the contract\n" in caplog.text
 
 
 def test_a_refusal_is_one_line_in_the_silos_log(link: Link, caplog: pytest.LogCaptureFixture) -> None:

@@ -114,7 +114,9 @@ def test_each_party_tells_its_part_and_ends_by_itself(begin: Callable[[int], Par
     assert "broken: silo-1" in said
     assert re.search(r" round 8 of 8  accuracy [\d.]+ % \(test\)  replied: silo-0, silo-1\n", said)
     assert {int(one) for one in re.findall(r" round (\d) of 8  ", said)} == set(range(1, 9))
-    assert said.splitlines()[-1].startswith("run: 8 rounds, accuracy ")
+    result, page = said.splitlines()[-2:]
+    assert result.startswith("run: 8 rounds, accuracy ")
+    assert page == "page     run/report.html"
     assert str(data) not in said + parties.federation.log(), "the moderator does not hear of silos' paths"
     assert parties.federation.log().count("silo-1 is broken") >= 1
 
@@ -122,7 +124,7 @@ def test_each_party_tells_its_part_and_ends_by_itself(begin: Callable[[int], Par
     for file in [*logs, *parties.consoles()]:
         text = file.read_text(encoding="utf-8")
         assert "\x1b" not in text, file
-        odd = [line for line in text.splitlines() if not STAMPED.match(line) and not line.startswith("run: ")]
+        odd = [line for line in text.splitlines() if not STAMPED.match(line) and line not in (result, page)]
         assert not odd, (file, odd)
 
     # a silo that is started after the end, with no moderator there
@@ -194,4 +196,6 @@ def test_a_killed_node_is_told_in_whole_lines(begin: Callable[[int], Parties]) -
     parties.wait_for(lambda: "refused: " in parties.said("silo-1").partition("the node ended (signal 9)")[2])
     said = parties.said("silo-1")
     assert " WARNING the node ended (signal 9); starting it again in 5 s\n" in said
-    assert not [line for line in said.splitlines() if not STAMPED.match(line)]
+    log = (silo.logs / "node.log").read_text(encoding="utf-8")
+    assert " ERROR feddig: error: " in log
+    assert not [line for line in (said + log).splitlines() if not STAMPED.match(line)]

@@ -434,6 +434,8 @@ def test_mistakes_are_one_line(
     assert "bad.png: not a readable image" in refusal("predict", model, tmp_path)
     np.savez("small.npz", x=np.zeros((2, 8, 8), np.uint8), y=[0, 1])
     assert "the model takes [3, 16, 16]" in refusal("predict", model, "small.npz")
+    np.savez("train.npz", x_train=np.zeros((2, 16, 16), np.uint8), y_train=[0, 1])
+    assert refusal("evaluate", model, "train.npz").endswith("save its images as x, and their labels as y")
     np.savez("many.npz", x=np.zeros((2, 16, 16, 3), np.uint8), y=[0, 4])
     assert "there is a label 4, but the model has only the classes 0 to 3" in refusal(
         "evaluate", model, "many.npz"

@@ -62,8 +62,8 @@ def test_a_party_is_checked_before_it_connects(tmp_path: Path, capsys: pytest.Ca
     code, said, error = give("check", whole.silo("north").path)
     assert (code, said.count("\n")) == (2, 3), "what is right is said before"
     assert error == (
-        f"feddig: error: 127.0.0.1:{port}: does not answer; ask whether the moderator runs, and whether a firewall "
-        "is in the way\n"
+        f"feddig: error: 127.0.0.1:{port}: does not answer (Connection refused); ask whether the moderator runs there, "
+        "and whether a firewall is in the way\n"
     )
     with socket.create_server(("127.0.0.1", port)):
         assert f"port {port}: " in give("check", whole.moderator.path)[2]

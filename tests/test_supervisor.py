@@ -27,6 +27,7 @@ from feddig.federation.processes import moderator_process, supervisor
 from feddig.federation.processes.network import clock_difference, reaches
 from feddig.federation.processes.processes import (
     find_program,
+    free_port,
     is_alive,
     party_environment,
     running,
@@ -36,7 +37,6 @@ from feddig.federation.processes.processes import (
 from feddig.federation.processes.supervisor import supervise
 from feddig.federation.setup import Plan, Rehearsal, initialise, planned
 from folders import start_feddig
-from real_parties import free_port
 
 pytestmark = [
     pytest.mark.flower,

@@ -329,7 +329,7 @@ def federation_check(
         Path, typer.Argument(help="The folder of a silo, of the moderator, or of a federation.")
     ],
 ) -> None:
-    """Check a party's files, data, disk, clock and connection, and connect to nothing yet."""
+    """Check a party's files, data, disk, clock and connection; it does not take part yet."""
     need_flower()
     from feddig.federation.check import check_party
     from feddig.federation.processes.network import reach_this_machine_directly
@@ -362,7 +362,9 @@ def federation_status(
     if as_json:
         print(json.dumps({**status.content, "running": runs}, indent=2))
         return
-    said = "runs" if runs else "does not run"
+    # the last status stays until the moderator's app writes the next one
+    begins = not runs and moderator_runs(moderator, None)
+    said = "runs" if runs else "is starting or ending" if begins else "does not run"
     print(f"{status.content['federation']}: {status.content['state']}, the moderator {said}")
     if status.content.get("promise"):
         print(status.content["promise"])
@@ -397,8 +399,10 @@ def _print_not_begun(moderator: "ModeratorFolder", runs: bool, as_json: bool) ->
 
 def moderator_of(folder: Path) -> "ModeratorFolder":
     """Return the moderator's folder: inside a federation's, or the folder itself."""
-    from feddig.federation.folders import FederationFolder, ModeratorFolder
+    from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFolder
 
+    if SiloFolder(folder).silo_file.is_file():
+        raise FedDigError(f"{folder}: is a silo's folder; only the moderator can do this, in its own folder")
     inner = FederationFolder(folder).moderator
     found = inner if inner.path.is_dir() else ModeratorFolder(folder)
     if not found.contract.is_file():

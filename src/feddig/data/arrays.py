@@ -58,8 +58,9 @@ def load_arrays(path: Path, *, labelled: bool) -> Images:
     """Load x and y, or x_test and y_test; unless `labelled`, there may be no y, and labels are zero."""
     with _open(path) as archive:
         x, y = ("x", "y") if "x.npy" in archive.namelist() else ("x_test", "y_test")
-        pixels = _read_member(archive, path, x)
-        labels = _read_member(archive, path, y) if labelled else np.zeros(pixels.shape[:1], np.int64)
+        wanted = "its images as x, and their labels as y" if labelled else "its images as x"
+        pixels = _read_member(archive, path, x, wanted)
+        labels = _read_member(archive, path, y, wanted) if labelled else np.zeros(pixels.shape[:1], np.int64)
         return check_images(pixels, labels, pixels_at=f"{path}: {x}", labels_at=f"{path}: {y}")
 
 
@@ -95,16 +96,18 @@ def _read_part(archive: zipfile.ZipFile, path: Path, part: str, *, grey: bool) -
     )
 
 
-def _read_member(archive: zipfile.ZipFile, path: Path, name: str) -> np.ndarray:
+PARTS = (
+    "x_train, y_train, x_test and y_test (a silo needs no test arrays if its silo.toml has data.validation)"
+)
+
+
+def _read_member(archive: zipfile.ZipFile, path: Path, name: str, wanted: str = PARTS) -> np.ndarray:
     place = f"{path}: {name}"
     try:
         member = archive.getinfo(f"{name}.npy")
     except KeyError:
         found = ", ".join(sorted(entry.removesuffix(".npy") for entry in archive.namelist())) or "nothing"
-        raise DataError(
-            f"{place}: no such array, only {found}; save x_train, y_train, x_test and y_test "
-            "(a silo needs no test arrays if its silo.toml has data.validation)"
-        ) from None
+        raise DataError(f"{place}: no such array, only {found}; save {wanted}") from None
     try:
         _check_sum(archive, member)
         with archive.open(member) as stream:

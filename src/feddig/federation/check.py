@@ -18,7 +18,7 @@ from feddig.federation.certificates import read_certificate
 from feddig.federation.client_app import is_finished, open_folder
 from feddig.federation.contract import Contract, read_contract
 from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFolder
-from feddig.federation.processes.network import clock_difference, reaches
+from feddig.federation.processes.network import clock_difference, find_fault, reaches
 from feddig.federation.processes.processes import running
 from feddig.federation.silo import count_answers
 from feddig.federation.silo_data import SiloFile, check_folder, read_silo_file
@@ -39,9 +39,11 @@ def check_party(path: Path) -> Iterator[str]:
         yield from check_party(whole.moderator.path)
         members = read_contract(whole.moderator.contract).members
         removed = [member.name for member in members if member.removed is not None]
-        for place in sorted((whole.path / "silos").iterdir()):
-            if place.name not in removed:
-                yield from check_silo(SiloFolder(place))
+        for silo in map(SiloFolder, sorted((whole.path / "silos").iterdir())):
+            if not silo.key.is_file():
+                yield f"{silo.name}: only the silo has its key, and checks its own folder"
+            elif silo.name not in removed:
+                yield from check_silo(silo)
     elif SiloFolder(path).silo_file.exists():
         silo = SiloFolder(path)
         yield from check_silo(silo)
@@ -63,9 +65,10 @@ def check_silo(folder: SiloFolder) -> Iterator[str]:
 
 def check_way(contract: Contract, folder: SiloFolder) -> str:
     """Check that the moderator answers, that it is the right one, and that its clock says the same."""
-    if not reaches(contract.address, folder.ca):
+    if fault := find_fault(contract.address, folder.ca):
         raise FedDigError(
-            f"{contract.address}: does not answer; ask whether the moderator runs, and whether a firewall is in the way"
+            f"{contract.address}: does not answer ({fault}); ask whether the moderator runs there, and whether a "
+            "firewall is in the way"
         )
     return f"{contract.address} is the moderator, and answers; {check_clock(contract, folder)}"
 

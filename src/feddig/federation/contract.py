@@ -69,7 +69,7 @@ def _check_classes(field: str, names: tuple[str, ...]) -> None:
         raise SettingError(f"{field}: {list(names)} must be at least two names")
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
-        raise SettingError(f"{field}: {twice!r} is listed twice")
+        raise SettingError(f"{field}: {twice!r} is listed twice; give each class its own name")
 
 
 @dataclass(frozen=True)
@@ -164,13 +164,16 @@ class Contract(Terms):
         terms = {name: value for name, value in self._terms.items() if value is not None}
         read_fields(Terms, terms, "federation.")
         read_fields(Deadlines, self._deadlines, "deadlines.")
-        for kind in ("name", "fingerprint"):
+        needed = {"name": "a name that differs in more than capitals", "fingerprint": "a key of its own"}
+        for kind, remedy in needed.items():
             found: set[str] = set()
             for member in self.members:
                 # folders are named after silos, and some file systems ignore case
                 value = str(getattr(member, kind)).lower()
                 if value in found:
-                    raise SettingError(f"silo.{kind}: {getattr(member, kind)!r} is listed twice")
+                    raise SettingError(
+                        f"silo.{kind}: {getattr(member, kind)!r} is listed twice; each silo needs {remedy}"
+                    )
                 found.add(value)
         if self.experiment.data.silos != len(self.members):
             raise SettingError(

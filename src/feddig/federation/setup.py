@@ -4,6 +4,8 @@ A rehearsal also splits one data set among the silos' folders, exactly as an exp
 both can be compared number by number.
 """
 
+import ipaddress
+import re
 import shutil
 import tempfile
 from collections.abc import Sequence
@@ -162,6 +164,8 @@ def _check(plan: Plan, rehearsal: Rehearsal | None) -> None:
     check_name("--name", plan.name)
     for silo in plan.silos:
         check_name("--names", silo)
+    for host in plan.hosts:
+        _check_host(host)
     check_address("--port", plan.address)
     recipe = plan.experiment.recipe
     if recipe.centralised:
@@ -194,6 +198,16 @@ def _check(plan: Plan, rehearsal: Rehearsal | None) -> None:
             "--host: silos on other machines need the moderator's host name or address; give it, or localhost if all "
             "silos run on this machine"
         )
+
+
+def _check_host(host: str) -> None:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", host):
+            raise SettingError(
+                f"--host: {host!r} is no host name or address; write it as moderator.example, and the port as --port"
+            ) from None
 
 
 def _write(whole: FederationFolder, plan: Plan, rehearsal: Rehearsal | None) -> Contract:

@@ -8,7 +8,6 @@ has another shape.
 import importlib
 import inspect
 import logging
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -113,7 +112,7 @@ def start_checked(main: Callable[[], None], *processes: str) -> None:
         check_flower(*processes)
         main()
     except FedDigError as error:
-        print(f"feddig: error: {error}", file=sys.stderr)
+        log.error("feddig: error: %s", error)
         raise SystemExit(2) from None
     except Exception:
         log.exception("this process fails, which is a fault of the program; report it")

@@ -101,10 +101,11 @@ def run_node(folder: SiloFolder) -> None:
             # Flower ends a process that could not connect
             if not isinstance(end.__context__, httpx.HTTPStatusError):
                 raise
-            print(
-                f"feddig: error: {contract.address}: the moderator refuses this silo's key, or it is in use elsewhere; "
-                f"ask for {folder.public_key} to be registered, and run this on one machine only",
-                file=sys.stderr,
+            log.error(
+                "feddig: error: %s: the moderator refuses this silo's key, or it is in use elsewhere; "
+                "ask for %s to be registered, and run this on one machine only",
+                contract.address,
+                folder.public_key,
             )
             raise SystemExit(REFUSED) from None
 
@@ -190,7 +191,8 @@ class Node:
 def _what(message: Message) -> str:
     """Say what a message asks for; rounds are counted from 1 where people read them."""
     round = message.metadata.group_id
-    return f"round {int(round) + 1}, {message.metadata.message_type}" if round.isdecimal() else "message"
+    kind = message.metadata.message_type.removeprefix("query.")
+    return f"round {int(round) + 1}, {kind}" if round.isdecimal() else "message"
 
 
 if __name__ == "__main__":

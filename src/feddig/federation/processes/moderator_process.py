@@ -23,7 +23,7 @@ from feddig.federation.flower_1_41.control import (
     write_flower_config,
 )
 from feddig.federation.flower_1_41.names import SERVER_APP, SUPERLINK, check_flower
-from feddig.federation.folders import ModeratorFolder
+from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFolder
 from feddig.federation.processes.network import reaches
 from feddig.federation.processes.processes import (
     end,
@@ -76,7 +76,12 @@ def run_moderator(folder: ModeratorFolder, stopping: Event, show: Show = lambda 
 
 
 def check_folder(folder: ModeratorFolder) -> Contract:
-    """Check that the moderator's folder is complete, before anything is started."""
+    """Check that this is the moderator's folder and that it is complete, before anything is started."""
+    inner = FederationFolder(folder.path).moderator.path
+    if inner.is_dir():
+        raise FedDigError(f"{folder.path}: is the whole federation's folder; give {inner}")
+    if SiloFolder(folder.path).silo_file.is_file():
+        raise FedDigError(f"{folder.path}: is a silo's folder; run `feddig federation silo` there")
     contract = read_contract(folder.contract)
     keys = [folder.public_key(contract.members[silo].name) for silo in contract.active]
     for path in (folder.ca, folder.certificate, folder.key, *keys):

@@ -36,6 +36,11 @@ def reach_this_machine_directly() -> None:
 
 def reaches(address: str, ca: Path) -> bool:
     """Return whether the moderator answers at the address; refuse a server that is not the moderator."""
+    return not find_fault(address, ca)
+
+
+def find_fault(address: str, ca: Path) -> str:
+    """Return why the moderator does not answer, or nothing if it does; refuse a server that is not the moderator."""
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     try:
@@ -45,18 +50,18 @@ def reaches(address: str, ca: Path) -> bool:
     connection = _route(host, int(port), trust)
     try:
         connection.connect()
-        return True
+        return ""
     except ssl.SSLCertVerificationError as error:
         raise FedDigError(f"{address}: {_fault(error, ca)}") from None
     except ssl.SSLEOFError:
-        return False  # it is just starting or ending
+        return "it is just starting or ending"
     except ssl.SSLError as error:
         raise FedDigError(
             f"{address}: the server there does not speak TLS ({error.reason}); "
             "check federation.address, or ask the moderator"
         ) from None
-    except OSError:
-        return False
+    except OSError as error:
+        return error.strerror or str(error)
     finally:
         connection.close()
 
@@ -80,9 +85,9 @@ def clock_difference(address: str, ca: Path) -> float:
 def await_moderator(address: str, ca: Path) -> None:
     """Wait until the moderator answers: it may start later, or be offline for a while."""
     warned = False
-    while not reaches(address, ca):
+    while fault := find_fault(address, ca):
         if not warned:
-            log.warning("%s does not answer; waiting for the moderator", address)
+            log.warning("%s does not answer (%s); waiting for the moderator", address, fault)
             warned = True
         time.sleep(RETRY_SECONDS)
 

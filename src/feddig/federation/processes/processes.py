@@ -14,6 +14,7 @@ our processes end with their parents; a paused one cannot, so it is ended here. 
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -218,6 +219,13 @@ def stop_programs(programs: Sequence[subprocess.Popen[bytes]], grace_seconds: fl
         except subprocess.TimeoutExpired:
             program.kill()
             program.wait()
+
+
+def free_port() -> int:
+    """Find a port of this machine on which no program listens; for tests and benchmarks."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
 
 
 def quoted(path: Path) -> str:

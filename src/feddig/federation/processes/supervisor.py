@@ -30,9 +30,9 @@ log = logging.getLogger("feddig")
 
 def supervise(folder: SiloFolder, stopping: Event) -> bool:
     """Keep the node running until the federation has ended (True), or until the event is set (False)."""
-    if not folder.contract.is_file():
+    if not folder.silo_file.is_file():
         raise FedDigError(
-            f"{folder.path}: is no silo's folder; give the one that `feddig federation init` wrote"
+            f"{folder.path}: is no silo's folder; give one that `feddig federation init` wrote in silos/"
         )
     with party_lock(folder.path):
         refused_since, pause = None, RETRY_SECONDS
@@ -49,7 +49,7 @@ def supervise(folder: SiloFolder, stopping: Event) -> bool:
                 stopping.wait(RETRY_SECONDS)
                 continue
             if code in (WRONG, REFUSED):
-                raise FedDigError(said.strip().rpartition("\n")[2].removeprefix(ERROR))
+                raise FedDigError(said.strip().rpartition("\n")[2].rpartition(ERROR)[2])
             if CONNECTED in said:
                 refused_since = None
             if HUNG in said:
@@ -82,7 +82,7 @@ def _run_node(folder: SiloFolder, stopping: Event) -> tuple[int, str]:
 
 def _show(text: str) -> str:
     """Show what the node says on this console too, apart from the error with which this process will end."""
-    sys.stderr.write("".join(line for line in text.splitlines(keepends=True) if not line.startswith(ERROR)))
+    sys.stderr.write("".join(line for line in text.splitlines(keepends=True) if ERROR not in line))
     return text
 
 

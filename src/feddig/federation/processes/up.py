@@ -55,6 +55,10 @@ def up(
 ) -> bool:
     """Run a federation, or one party of it, until it has ended (True) or until the event is set (False)."""
     contract = read_contract(whole.contract)
+    if not whole.moderator.path.is_dir():
+        raise FedDigError(
+            f"{whole.path}: does not hold the folders of all parties; give the one that `feddig federation init` wrote"
+        )
     names = _chosen(whole, contract, only)
     if is_finished(whole.moderator, contract) and not lacking(whole.moderator, contract):
         return True
