@@ -152,6 +152,16 @@ def test_a_column_names_the_silos(tmp_path: Path) -> None:
     assert "St. Mary" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
 
 
+def test_a_notebook_shows_data_and_partition_in_one_line() -> None:
+    dataset = dataset_from(cats_and_dogs(8), cats_and_dogs(4))
+    assert repr(dataset) == (
+        "<Dataset tensors: 8 images to train and 4 to test, 3 x 16 x 16; 2 classes: cat, dog>"
+    )
+    assert repr(partition_from(["south"] * 6 + ["north"] * 2, split=(1, 0, 0))) == (
+        "<Partition of 8 images: north: 2, south: 6>"
+    )
+
+
 def test_a_real_hugging_face_data_set_is_read() -> None:
     """Needs the package datasets, which FedDig does not depend on."""
     datasets = pytest.importorskip("datasets")
