@@ -103,7 +103,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="new folder for the results")
     options = parser.parse_args()
     out = options.out or Path(tempfile.mkdtemp()) / "own-model"
-    experiment = feddig.demo_experiment(["data.limit=1200", f"training.rounds={options.rounds}"])
+    experiment = feddig.demo_experiment(
+        ["algorithm.name=feddig", "data.limit=1200", f"training.rounds={options.rounds}"]
+    )
 
     too_small = nn.Sequential(build_guidance_producer(), nn.MaxPool2d(2))
     try:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -223,3 +224,18 @@ def test_the_first_sheet_has_the_verdict_the_checks_and_what_to_do(
     printed = first + "".join(others)
     assert "Detailsweights" not in printed, "folded details are left out"
     assert printed.count("epsilon=4.0#was8.0") == 1
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("paper", [(8.5, 11.0), (8.27, 11.69)])
+def test_settings_that_do_not_fit_take_nothing_else_to_the_next_sheet(
+    paper: tuple[float, float], browser: Browser, tmp_path: Path
+) -> None:
+    write_known_audit(tmp_path)
+    report = json.loads((tmp_path / "audit.json").read_text(encoding="utf-8"))
+    report["next_steps"]["settings"] = "\n".join(f"key_{number} = {number}" for number in range(40))
+    (tmp_path / "audit.json").write_text(json.dumps(report), encoding="utf-8")
+    browser.open(rebuild_audit_page(tmp_path))
+    first, second, *_ = read_pages(browser.print(*paper))
+    assert "Apassmeansthattheseattacksfailed" in first
+    assert "key_39=39" in second

@@ -900,7 +900,9 @@ def test_a_bad_value_is_found_far_into_a_large_array() -> None:
 def test_floats_out_of_range_are_refused_with_the_remedy(bad: float) -> None:
     pixels = np.zeros((3, 9, 10))
     pixels[2, 0, 0] = bad
-    with pytest.raises(DataError, match=r"x_test: image 2 .*; divide by 255 or store uint8"):
+    with pytest.raises(
+        DataError, match=r"x_test: image 2 .*; divide by 255, leave out a normalisation, or store uint8"
+    ):
         from_arrays(x_test=pixels)
 
 

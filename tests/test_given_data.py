@@ -152,6 +152,35 @@ def test_a_column_names_the_silos(tmp_path: Path) -> None:
     assert "St. Mary" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
 
 
+def test_a_notebook_shows_data_and_partition_in_one_line() -> None:
+    dataset = dataset_from(cats_and_dogs(8), cats_and_dogs(4))
+    assert repr(dataset) == (
+        "<Dataset tensors: 8 images to train and 4 to test, 3 x 16 x 16; 2 classes: cat, dog>"
+    )
+    assert repr(partition_from(["south"] * 6 + ["north"] * 2, split=(1, 0, 0))) == (
+        "<Partition of 8 images: north: 2, south: 6>"
+    )
+
+
+def test_a_real_hugging_face_data_set_is_read() -> None:
+    """Needs the package datasets, which FedDig does not depend on."""
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {"photo": datasets.Image(), "kind": datasets.ClassLabel(names=["cat", "dog"])}
+    )
+    columns = {"photo": pictures(8, "RGB"), "kind": [0, 1] * 4}
+    both = datasets.Dataset.from_dict(columns, features=features).train_test_split(0.25, shuffle=False)
+    expected = dataset_from(cats_and_dogs(6), cats_and_dogs(8))
+    for given in (both, both.with_format("torch"), both.with_format("numpy")):
+        found = dataset_from(given)
+        assert found.class_names == ("cat", "dog")
+        assert np.array_equal(found.train.pixels, expected.train.pixels)
+        assert np.array_equal(found.test.pixels, expected.test.pixels[6:])
+        assert found.test.labels.tolist() == [0, 1]
+    with pytest.raises(DataError, match="train: IterableDataset has no length or no items"):
+        dataset_from(both["train"].to_iterable_dataset(), both["test"])
+
+
 class Stream:
     """As an iterable data set: it has no length."""
 
@@ -186,6 +215,9 @@ GOOD = [(picture, number % 2) for number, picture in enumerate(pictures(4))]
          r"train: item 0: its image is float32"),
         (lambda: dataset_from(Listed([(GOOD[0][0], [0, 1])]), Listed(GOOD)),
          r"train: item 0: its label is \[2\] numbers; give one"),
+        (lambda: dataset_from(Listed([*GOOD, (GOOD[0][0], None)]), Listed(GOOD)),
+         r"train: item 4: has no label \(None\); add it"),
+        (lambda: dataset_from(Listed(GOOD), Listed([(None, 0)])), r"test: item 0: has no image \(None\); add it"),
         (lambda: dataset_from(Listed(GOOD), Listed([(GOOD[0][0], 0.5)])),
          r"test: labels are float64 and not whole numbers"),
         (lambda: dataset_from(Listed(GOOD, ["a"]), Listed(GOOD)), r"there is a label 1, but 1 classes are named"),

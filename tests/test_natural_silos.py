@@ -327,11 +327,21 @@ def test_a_limit_keeps_what_the_file_says(tmp_path: Path) -> None:
 GOOD = ["file,silo,group,split", "cat/00.png,a,p1,train", "cat/01.png,b,p2,test"]
 
 
+def test_a_spreadsheet_may_write_semicolons(tmp_path: Path) -> None:
+    tables = [
+        read_silo_table(write_table(tmp_path / f"{place}.csv", [line.replace(",", mark) for line in GOOD]))
+        for place, mark in enumerate(",;")
+    ]
+    assert isinstance(tables[0], SiloTable)
+    assert isinstance(tables[1], SiloTable)
+    assert tables[0].holders == tables[1].holders
+
+
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
         (["file,silo"], r"t\.csv: holds no images"),
-        (["file;silo", "x;a"], r"the heading has 'file;silo', which is not known; .*separate columns by commas"),
+        (["file|silo", "x|a"], r"the heading has 'file\|silo', which is not known; .*separate columns by commas"),
         (["file,silo,grup", "x,a,p"], r"the heading has 'grup', which is not known; did you mean 'group'\?"),
         (["file,silo,silo", "x,a,p"], "the heading has 'silo' twice"),
         (["file,group", "x,a"], "the heading is file,group; give silo and either file or row"),

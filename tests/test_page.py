@@ -94,6 +94,12 @@ def test_a_headline_compares_with_its_own_earlier_model_then_with_fedavg_and_fro
     ]
 
 
+def test_a_sentence_that_begins_with_a_silos_name_does_not_change_the_name(tmp_path: Path) -> None:
+    run = write_folder(tmp_path / "run", [40, 60, 50, 55], LEAVING, silo_names=["north", "x-7"])
+    headline = write_headline(group_runs(read_runs([run]))[0])
+    assert headline.sentences[0] == "north left at round 2."
+
+
 def test_the_headline_of_one_run_compares_with_its_own_model_before_the_first_leave(tmp_path: Path) -> None:
     run = write_folder(tmp_path / "run", [40, 60, 50, 55], LEAVING, measures={"frozen_own": 60.0})
     headline = write_headline(group_runs(read_runs([run]))[0])
@@ -161,6 +167,7 @@ def test_a_base_is_compared_with_its_own_controls(tmp_path: Path) -> None:
     ("present", "title"),
     [
         (["1111"], "4.0 % with no silo away"),
+        (["1111", "0000"], "4.0 % with 1 of 2 silos never there"),
         (["1001", "1111"], "4.0 % after all silos that left had returned"),
         (["1100"], "4.0 % after the only silo had left"),
         (["0011", "1100"], "4.0 % with 1 of 2 silos away"),
@@ -209,6 +216,16 @@ def test_the_numbers_of_the_charts_are_those_of_the_folder(tmp_path: Path) -> No
         "joint": [0.25] * 4,
         "rest": [0.125] * 4,
     }
+
+
+def test_only_columns_that_the_table_has_are_explained(tmp_path: Path) -> None:
+    text = Reader(page_of(write_folder(tmp_path / "stayed", [1, 2, 3], ["111", "111"]))).text
+    assert "is nine rounds" not in text
+    assert "is the run’s own model" not in text
+    measures = {"frozen_own_mean_10": 2.0, "after_9": 3.0}
+    text = Reader(page_of(write_folder(tmp_path / "left", [1, 2, 3], ["110", "111"], measures=measures))).text
+    assert "“9 after” is nine rounds" in text
+    assert "“before 1st leave” is the run’s own model" in text
 
 
 def test_silos_that_have_not_joined_are_not_away(tmp_path: Path) -> None:
@@ -286,7 +303,7 @@ def test_a_comparison_gives_accuracy_against_the_moderators_seconds(grid: Path) 
     }
     assert [each["colour"] for each in group["costs"]] == [each["colour"] for each in group["curves"]]
     assert page.count('<figure data-chart="cost" data-group="0">') == 1
-    assert '<td class="number" data-value="3.7500" data-sd="0.0000">3.8 ± 0.0</td>' in page, (
+    assert '<td class="number" data-value="3.7500" data-sd="0.0000">3.8 ±\u00a00.0</td>' in page, (
         "and in the table"
     )
 
@@ -299,8 +316,8 @@ def test_one_run_has_no_chart_of_costs(tmp_path: Path) -> None:
 
 def test_the_table_has_means_and_deviations_to_sort_by(grid: Path) -> None:
     page = page_of(grid)
-    assert 'data-value="68.5000" data-sd="0.7071">68.5 ± 0.7</td>' in page
-    assert 'data-value="43.5000" data-sd="0.7071">43.5 ± 0.7</td>' in page
+    assert 'data-value="68.5000" data-sd="0.7071">68.5 ±\u00a00.7</td>' in page
+    assert 'data-value="43.5000" data-sd="0.7071">43.5 ±\u00a00.7</td>' in page
 
 
 def test_silos_send_one_digest_and_an_update_in_each_round_they_are_here(tmp_path: Path) -> None:
@@ -339,7 +356,8 @@ def test_the_privacy_section_says_where_the_noise_comes_from(
 ) -> None:
     run = write_folder(tmp_path / "run", [1, 2, 3, 4], LEAVING)
     write_privacy(run, mechanism=mechanism, epsilon=1.0, random=source)
-    assert f"Noise is {mechanism}, from {words}" in Reader(page_of(run)).text
+    noise = "Digests have no noise;" if mechanism == "none" else f"Noise is {mechanism}, from {words}"
+    assert noise in Reader(page_of(run)).text
 
 
 def test_an_audit_in_the_folder_is_shown_and_one_of_other_digests_is_marked(tmp_path: Path) -> None:
@@ -434,7 +452,8 @@ def test_the_section_of_classes_shows_what_is_known(tmp_path: Path) -> None:
     text = class_section_of(write_classes(tmp_path / "often", ["10101", "11111"]))
     assert "shoe silo 0 75 % 1, back at 2 and 1 more time 50.0 20.0" in text
     text = class_section_of(write_classes(tmp_path / "digest", ["00000", "11111"]))
-    assert "shoe silo 0 75 % 20.0" in text, "a silo that never trained has not left"
+    assert "class held most its share left at at the end" in text
+    assert "shoe silo 0 75 % has not trained 20.0" in text, "a silo that never trained has not left"
     text = class_section_of(write_classes(tmp_path / "late", ["11110", "00000"]))
     assert "bag silo 1 75 % has not trained 70.0 70.0" in text
     run = write_classes(tmp_path / "federation", ["11000", "11111"])

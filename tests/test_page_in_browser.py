@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from browser import ACCURACY, VALIDATION, Browser, read_curves, read_pages
+from feddig.report.measures import MEASURES
 from feddig.report.page import write_report
 from report_folders import write_folder, write_grid
 
@@ -82,6 +83,22 @@ def test_points_are_drawn_with_their_names_and_values(opened: Browser) -> None:
         "document.querySelector('figure[data-chart=\"cost\"] svg').getAttribute('aria-label')"
     )
     assert label == "; ".join(each["says"] for each in found), "and can be heard"
+
+
+def test_the_name_of_the_highest_point_is_below_the_title_of_its_chart(
+    browser: Browser, tmp_path: Path
+) -> None:
+    for algorithm, accuracy in (("feddig", 100.0), ("fedavg", 40.0)):
+        for seed in range(2):
+            folder = tmp_path / algorithm / str(seed)
+            write_folder(folder, [accuracy], ["1"], algorithm=algorithm, seed=seed, seconds_joint=1.0 + seed)
+    browser.open(write_report([tmp_path])[0], width=390, height=740)
+    gap = browser.evaluate(
+        """(() => { const svg = document.querySelector('figure[data-chart="cost"] svg');
+            const title = svg.querySelector("text").getBoundingClientRect();
+            return svg.querySelector(".label").getBoundingClientRect().top - title.bottom; })()"""
+    )
+    assert gap >= 0
 
 
 def test_long_names_of_points_stay_on_a_phone(browser: Browser, tmp_path: Path) -> None:
@@ -381,6 +398,33 @@ def test_the_first_sheet_has_headline_key_figures_and_the_whole_chart(
     assert first.index(shown["headline"][0]) < 150, "nothing blank at the top"
     for setting in ('name="fashion-mini"', "rounds=1", "silos=20" if kind == "crowd" else "silos=3"):
         assert "".join([first, *others]).count(setting) == 1, f"{setting} is printed once"
+
+
+def test_a_wide_table_and_the_word_round_are_printed_whole(browser: Browser, tmp_path: Path) -> None:
+    """A comparison in which all is right has the longest numbers: 100.0 ± 0.0."""
+    for algorithm in ("feddig-plus", "feddig", "fedavg"):
+        for seed in range(2):
+            write_folder(
+                tmp_path / algorithm / str(seed), [100.0] * 12, ["110000000000", "111100000000"], seed=seed,
+                algorithm=algorithm, measures=dict.fromkeys(MEASURES, 100.0),
+            )  # fmt: skip
+    page = write_report([tmp_path])[0]
+    browser.open(page)
+    high = browser.evaluate(f"document.querySelector('{ACCURACY} .plot svg').dataset.high")
+    assert float(high) == 100, "no scale goes beyond 100 %"
+    browser.call("Emulation.setEmulatedMedia", media="print")
+    browser.resize(658, 980)  # A4 between its margins
+    browser.evaluate("dispatchEvent(new Event('beforeprint'))")
+    browser.settle()
+    assert browser.evaluate("document.documentElement.scrollWidth") == 658
+    outside = browser.evaluate(
+        """[...document.querySelectorAll("th, td, svg text")].filter((each) => {
+            const box = each.getBoundingClientRect();
+            return box.width && (box.left < 0 || box.right > 658);
+        }).map((each) => each.textContent)"""
+    )
+    browser.call("Emulation.setEmulatedMedia", media="")
+    assert outside == []
 
 
 @pytest.mark.slow

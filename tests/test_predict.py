@@ -20,7 +20,7 @@ from feddig import Experiment, Networks, run
 from feddig.core.samples import AT_ONCE, classify
 from feddig.data.dataset import Images
 from feddig.data.public_sets import FASHION_CLASSES
-from feddig.errors import FedDigError
+from feddig.errors import DataError, FedDigError
 from feddig.files import read_tensors, write_tensors
 from feddig.models.encoder import EvenEncoder, save_encoder
 from feddig.models.flat import FlatNetwork
@@ -153,6 +153,8 @@ def figures_of(means: list[float], labels: list[int]) -> dict[str, Any]:
 
 def test_a_round_of_two_classes_has_an_area_in_which_ties_count_half() -> None:
     found = figures_of([0.1, 0.4, 0.6, 0.9], [0, 1, 0, 1])
+    # DeLong: each class's two images win 1 and 1/2 of their pairs, so the deviation is that of two means of a half
+    assert found.pop("auc_interval") == pytest.approx([0.75 - 1.959964 * 0.125**0.5, 1.0])
     assert found == {
         "test_accuracy": 50.0,
         "class_accuracy": [50.0, 50.0],
@@ -168,7 +170,8 @@ def test_a_round_of_two_classes_has_an_area_in_which_ties_count_half() -> None:
 def test_a_class_without_test_images_has_no_accuracy() -> None:
     found = figures_of([0.9, 0.8, 0.1], [1, 1, 1])
     assert found["class_accuracy"] == [None, pytest.approx(66.667)]
-    assert (found["auc"], found["balanced_accuracy"]) == (None, pytest.approx(100 * 2 / 3))
+    assert found["auc"] is found["auc_interval"] is None
+    assert found["balanced_accuracy"] == pytest.approx(100 * 2 / 3)
 
 
 def test_a_model_that_has_diverged_has_no_area() -> None:
@@ -368,6 +371,21 @@ def test_classes_are_matched_by_name(tmp_path: Path) -> None:
         Image.new("L", (8, 8), value).save(tmp_path / "bright" / f"{value}.png")
     found = evaluate(brightness_model(), str(tmp_path))
     assert found["confusion"] == [[0, 0], [1, 1]]
+
+
+@pytest.mark.parametrize("part", ["", "test"])
+def test_folders_of_silos_with_classes_are_read(part: str, tmp_path: Path) -> None:
+    """A file may have the same name in two silos."""
+    for place in ("Lyon/dark", "Lyon/bright", "Metz/bright", *(["../train/Lyon/dark"] if part else [])):
+        folder = tmp_path / part / place
+        folder.mkdir(parents=True)
+        for value in (10, 240):
+            Image.new("L", (8, 8), value).save(folder / f"{value}.png")
+    found = evaluate(brightness_model(), str(tmp_path))
+    assert found["confusion"] == [[1, 1], [2, 2]]
+    (tmp_path / part / "Lyon" / "grey").mkdir()
+    with pytest.raises(DataError, match="the class 'grey' is not the model's"):
+        evaluate(brightness_model(), str(tmp_path))
 
 
 def test_the_test_images_of_a_named_set_are_matched_by_name() -> None:

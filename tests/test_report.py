@@ -18,7 +18,7 @@ from feddig.errors import FileFormatError
 from feddig.report import pictures
 from feddig.report.measures import MEASURES
 from feddig.report.page import tabulate, to_csv, to_markdown, to_rich, write_comparison
-from feddig.report.pictures import draw_curves, draw_run, to_bytes
+from feddig.report.pictures import draw_curves, draw_run, plot_run, to_bytes
 from feddig.report.read_run import Run, read_rounds
 from report_folders import write_grid
 
@@ -217,6 +217,12 @@ def test_each_algorithm_has_one_curve_over_its_seeds(tmp_path: Path) -> None:
     assert blue not in seeds
     names = [f"fed{number}" for number in range(10)]
     assert {blue, vermillion} <= colours(draw_curves(results_of(tmp_path / "many", *names), "many"))
+
+
+def test_no_accuracy_above_100_is_drawn(tmp_path: Path) -> None:
+    for name, curve in (("flat", [100.0, 100.0]), ("rising", [20.0, 100.0])):
+        plot = plot_run(read_rounds(write_run(tmp_path / name, curve, ["11"])))
+        assert plot.axes[0].get_ylim()[1] < 101
 
 
 @pytest.mark.parametrize(

@@ -143,10 +143,13 @@ def test_the_summary_of_classes_is_that_of_the_last_round_and_of_the_one_before_
             "class_accuracy": [50.0, 100.0, None],
             "macro_f1": 73.0,
             "balanced_accuracy": 75.0,
+            "auc": 0.75,
+            "auc_interval": [0.5, 1.0],
         },
     ]
     found = class_summary(rows, [2, 2, 0], first_leave=1)
-    assert (found["macro_f1"], found["balanced_accuracy"], found["auc"]) == (73.0, 75.0, None)
+    assert (found["macro_f1"], found["balanced_accuracy"], found["auc"]) == (73.0, 75.0, 0.75)
+    assert found["intervals"]["auc"] == [0.5, 1.0]
     assert found["class_accuracy"] == {"final": [50.0, 100.0, None], "frozen_own": [100.0, 0.0, None]}
     assert found["intervals"]["accuracy"] == pytest.approx(wilson_interval(75.0, 4), abs=5e-4)
     half, whole, none = found["intervals"]["class_accuracy"]
@@ -162,6 +165,7 @@ def test_rows_of_an_older_release_have_no_classes() -> None:
     assert found["intervals"] == {
         "accuracy": pytest.approx(wilson_interval(60.0, 10), abs=5e-4),
         "class_accuracy": None,
+        "auc": None,
     }
     assert found["macro_f1"] is found["balanced_accuracy"] is found["auc"] is None
 

@@ -17,7 +17,7 @@ def evaluate_command(
         str,
         typer.Argument(
             metavar="DATA",
-            help="Images with labels: a folder of class folders, an .npz file (x and y, or x_test and y_test), IDX "
+            help="Images with labels: <class>/* or <silo>/<class>/*, an .npz file (x and y, or x_test and y_test), IDX "
             "files, or a data set's name (its test images).",
         ),
     ],

@@ -86,7 +86,8 @@ def _print_summary(summary: dict[str, Any], folder: Path) -> None:
 
     for sentence in describe_results(folder):
         print(sentence)
-    interval = summary.get("intervals", {}).get("accuracy")
+    intervals = summary.get("intervals", {})
+    interval, ends = intervals.get("accuracy"), intervals.get("auc")
     for name, value in summary["accuracy"].items():
         if value is not None:
             around = ""
@@ -96,6 +97,7 @@ def _print_summary(summary: dict[str, Any], folder: Path) -> None:
     if summary.get("macro_f1") is not None:
         print(f"{'macro F1':<18} {summary['macro_f1']:5.1f} %")
     if summary.get("auc") is not None:
-        print(f"{'AUC':<18} {summary['auc']:5.3f}")
+        around = "" if ends is None else " (95 % interval {:.3f} to {:.3f})".format(*ends)
+        print(f"{'AUC':<18} {summary['auc']:5.3f}{around}")
     if summary["privacy"]:
         print(f"{'privacy':<18} {summary['privacy']}")

@@ -71,6 +71,14 @@ class Dataset:
     natural: Natural | None = None
     """Which silo holds each training image; None where silos are drawn."""
 
+    def __repr__(self) -> str:
+        shape = " x ".join(map(str, self.train.pixels.shape[1:]))
+        named = ", ".join(self.class_names[:5]) + (", ..." if self.classes > 5 else "")
+        return (
+            f"<Dataset {self.name}: {len(self.train)} images to train and {len(self.test)} to test, {shape}; "
+            f"{self.classes} classes: {named}>"
+        )
+
     def fingerprint(self) -> str:
         """Hash the labels and up to a thousand images of each part; hashing all images would take too long."""
         chunks = []
@@ -213,7 +221,7 @@ def _check_pixels(pixels: np.ndarray, place: str) -> Pixels:
         return pixels
     if pixels.dtype.kind != "f":
         raise DataError(f"{place}: pixels are {pixels.dtype}; store uint8, or floats from 0 to 1")
-    _check_range(pixels, place, "image", "divide by 255 or store uint8")
+    _check_range(pixels, place, "image", "divide by 255, leave out a normalisation, or store uint8")
     return convert(pixels, np.dtype(np.float32))
 
 

@@ -124,14 +124,18 @@ def list_images(folder: Path) -> list[Path]:
     return sorted(path for path in _visible_files(folder) if path.suffix.lower() in ENDINGS)
 
 
-def list_labelled(folder: Path) -> tuple[list[Path], list[int], list[str]]:
+def list_labelled(folder: Path, known: Sequence[str]) -> tuple[list[Path], list[int], list[str]]:
     """List the images in folders of classes: paths, numbers of classes, names of classes.
 
-    Of a folder with the parts train and test, it is the test part.
+    Of a folder with the parts train and test, it is the test part. Where only the folders one level down have names of
+    `known` classes, the outer ones are silos.
     """
     folder = folder / "test" if _has_parts(folder) and (folder / "test").is_dir() else folder
-    classes = _class_folders(folder)
-    found = _in_order(_list_files(folder, classes))
+    classes, places = _class_folders(folder), [folder]
+    inner = sorted({name for silo in classes for name in _folders(folder / silo)})
+    if not set(classes) & set(known) and set(inner) & set(known):
+        classes, places = inner, [folder / silo for silo in classes]
+    found = _in_order([file for place in places for file in _list_files(place, classes)])
     if not found:
         raise DataError(f"{folder}: holds no images; put them into one folder per class")
     return [file.path for file in found], [file.label for file in found], classes

@@ -150,6 +150,9 @@ class _Source:
                 f"{self.place}: item {number} is a {type(item).__name__}; each must be an image and its label"
             )
         place = f"{self.place}: item {number}"
+        for key, found in (("image", image), ("label", label)):
+            if found is None:
+                raise DataError(f"{place}: has no {key} (None); add it or remove the item")
         value = label if isinstance(label, str) else _as_array(label, place)
         if not isinstance(value, str):
             if value.size != 1:

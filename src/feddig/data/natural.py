@@ -180,7 +180,10 @@ def read_silo_table(path: Path) -> SiloTable | Partition:
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
-        rows = list(csv.reader(text.splitlines()))
+        heading = text.lstrip().partition("\n")[0]
+        # spreadsheets of many countries write semicolons
+        comma = ";" if ";" in heading and "," not in heading else ","
+        rows = list(csv.reader(text.splitlines(), delimiter=comma))
     except FileNotFoundError:
         raise SettingError(f"data.partition_file: {path}: no such file") from None
     except (OSError, UnicodeDecodeError, csv.Error) as error:

@@ -46,6 +46,11 @@ class Partition:
     names: tuple[str, ...] = ()
     """The names of the silos; empty if they have numbers only."""
 
+    def __repr__(self) -> str:
+        names = self.names or range(len(self.shares))
+        sizes = (f"{name}: {len(share)}" for name, share in zip(names, self.shares, strict=True))
+        return f"<Partition of {sum(map(len, self.shares))} images: {', '.join(sizes)}>"
+
     def to_csv(self) -> str:
         """Return one row per sample, in the order of the training set."""
         rows = sorted(

@@ -111,6 +111,8 @@ class Experiment:
             promised = "nothing: there is no digest"
         elif MECHANISMS[privacy.mechanism].epsilon_is == "record":
             promised = "nothing: the noise comes from a seed, and anyone who knows it can remove the noise"
+        elif not MECHANISMS[privacy.mechanism].epsilon_is:
+            promised = "nothing: the digest has no noise"
         else:
             promised = f"nothing: {privacy.mechanism} bounds no record's epsilon"
         sent = "updates of the model, losses and validation accuracies"

@@ -182,7 +182,9 @@ def _describe_whole(run: Run) -> str:
             parts.append(f"{title} <b>{value:.1f}\u00a0%</b>")
     area = finite(last.get("auc"))
     if area is not None:
-        parts.append(f"AUC <b>{area:.3f}</b>")
+        ends = last.get("auc_interval")
+        around = "" if ends is None else " (95 % interval {:.3f} to {:.3f})".format(*ends)
+        parts.append(f"AUC <b>{area:.3f}</b>{around}")
     return f"{'At the end' if run.finished else 'So far'}: {', '.join(parts)}." if parts else ""
 
 
@@ -224,9 +226,13 @@ def _cut(run: Run) -> str:
 def _table(run: Run, fates: Sequence[ClassFate]) -> str:
     held = any(fate.holder is not None for fate in fates)
     left = _begin_of_absence(run) is not None
+    # a holder that never trained has not left, but the class was not learnt from it either
+    told = left or any(
+        fate.holder is not None and _describe_leaves(run, fate.holder) != "stayed" for fate in fates
+    )
     measured = any(fate.interval is not None for fate in fates)
     heads = ["class"]
-    heads += ["held most", "its share", *(["left at"] if left else [])] if held else []
+    heads += ["held most", "its share", *(["left at"] if told else [])] if held else []
     heads += ["before 1st leave"] if left else []
     heads += ["at the end" if run.finished else "so far"]
     heads += ["95 % interval"] if measured else []
@@ -238,7 +244,7 @@ def _table(run: Run, fates: Sequence[ClassFate]) -> str:
             known = fate.holder is not None
             cells.append(text_cell(run.silo_names[fate.holder] if fate.holder is not None else ""))
             cells.append(number_cell(fate.share, f"{fate.share:.0f} %" if known else ""))
-            if left:
+            if told:
                 cells.append(text_cell("" if fate.holder is None else _describe_leaves(run, fate.holder)))
         if left:
             cells.append(percent_cell(fate.before))

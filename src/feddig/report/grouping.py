@@ -253,7 +253,8 @@ def _situation(runs: Sequence[Run]) -> str:
         return "at the end"
     silos, away = run.absence.silos, int(run.absence.away[:, -1].sum())
     if run.absence.first_leave() is None and not away:
-        return "with no silo away"
+        never = len(run.absence.never_there())
+        return f"with {never} of {silos} silos never there" if never else "with no silo away"
     if away == 0:
         return "after all silos that left had returned"
     if away == silos:
@@ -287,7 +288,7 @@ def _describe_departures(run: Run) -> list[str]:
     else:
         left = int(leaves.any(axis=1).sum())
         sentence = f"{left} of {absence.silos} silos left at some time, the first at round {rounds[0]}."
-    sentences = [sentence[:1].upper() + sentence[1:]]
+    sentences = [_begin(sentence)]
     returned = int((leaves.any(axis=1) & absence.present[:, -1]).sum())
     if returned:
         when = "at the end" if run.finished else "by now"
@@ -306,7 +307,12 @@ def _describe_untrained(run: Run, absence: Absence) -> list[str]:
         sentences.append(
             f"{_name_silos(run, never)} {'was' if len(never) == 1 else 'were'} absent in all rounds."
         )
-    return [sentence[:1].upper() + sentence[1:] for sentence in sentences]
+    return [_begin(sentence) for sentence in sentences]
+
+
+def _begin(sentence: str) -> str:
+    """Capitalise the word silo; a silo's own name stays as its owner writes it."""
+    return f"S{sentence[1:]}" if sentence.startswith("silo ") else sentence
 
 
 def _name_silos(run: Run, silos: list[int]) -> str:

@@ -131,7 +131,9 @@ def mean_cell(value: MeanAndDeviation | None, digits: int = 1) -> str:
         return number_cell(None, "")
     mean, deviation = value
     spread = "" if deviation is None else f' data-sd="{deviation:.4f}"'
-    return f'<td class="number" data-value="{mean:.4f}"{spread}>{format_mean(value, digits)}</td>'
+    # on paper a narrow cell breaks before the sign, not after it
+    text = format_mean(value, digits).replace("± ", "±\u00a0")
+    return f'<td class="number" data-value="{mean:.4f}"{spread}>{text}</td>'
 
 
 def percent_cell(value: float | None) -> str:

@@ -136,7 +136,11 @@ def class_summary(
             "final": classes,
             "frozen_own": rows[first_leave - 1].get("class_accuracy") if first_leave else None,
         },
-        "intervals": {"accuracy": _interval(last["test_accuracy"], sum(images)), "class_accuracy": known},
+        "intervals": {
+            "accuracy": _interval(last["test_accuracy"], sum(images)),
+            "class_accuracy": known,
+            "auc": last.get("auc_interval"),
+        },
     }
 
 

@@ -134,7 +134,8 @@ def _scenario_section(group: Group, headline: Headline, number: int) -> str:
 def _chart_caption(group: Group) -> str:
     seeds = max(len(curve.runs) for curve in group.curves)
     first = group.main.runs[0]
-    caption = f"{first.measured_on.capitalize()} accuracy after each round; below, which silos were here"
+    kind = first.measured_on.capitalize()
+    caption = f"{kind} accuracy after each round (the first is 0); below, which silos were here"
     if len(group.curves) > 1 or seeds > 1:
         caption += f" ({group.main.name}, seed {first.seed})"
     if first.measured_on == "validation":
@@ -171,14 +172,18 @@ def _table_section(groups: Sequence[Group]) -> str:
         ]
         rows.append(f"<tr>{''.join(cells)}</tr>")
     unfinished = sum(not run.finished for run in all_runs(groups))
-    note = f" {unfinished} unfinished, shown as far as they got." if unfinished else ""
+    notes = ["Accuracy in percent, mean ± standard deviation over seeds."]
+    notes += ["“9 after” is nine rounds after the last leave."] if "after_9" in reached else []
+    if "frozen_own_mean_10" in reached:
+        notes.append(
+            "“before 1st leave” is the run’s own model before the first leave, the mean of several rounds in a long "
+            "run."
+        )
+    notes += [f"{unfinished} unfinished, shown as far as they got."] if unfinished else []
     return (
         '<section data-key="table"><h2>Accuracy and time</h2>'
         + sortable_table(heads, rows, "figures", text_columns=(0, 1))
-        + '<p class="caption">Accuracy in percent, mean ± standard deviation over seeds. “9 after” is nine rounds '
-        "after the last leave; “before 1st leave” is the run’s own model before the first leave, the mean of several "
-        "rounds in a long run."
-        f"{note}</p></section>"
+        + f'<p class="caption">{" ".join(notes)}</p></section>'
     )
 
 

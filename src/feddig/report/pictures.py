@@ -100,6 +100,10 @@ def plot_curves(runs: Sequence[Run], title: str) -> NotebookFigure:
         if len(seeds) > 1:
             low, high = ([edge(values) for values in zip(*seeds, strict=True)] for edge in (min, max))
             curves.fill_between(range(len(means)), low, high, color=style.colour, alpha=0.15, linewidth=0)
+    low, high = curves.get_ylim()
+    if high > 100:
+        # no accuracy is above 100; a line at 100 is drawn whole
+        curves.set_ylim(min(low, 95), 100.4)
     curves.set_ylabel(f"{runs[0].measured_on} accuracy (%)")
     curves.set_title(title)
     curves.grid(alpha=0.25)
@@ -119,7 +123,7 @@ def _accuracies(run: Run) -> list[float]:
 
 
 def _draw_absence(axes: Axes, absence: Absence, names: Sequence[str], *, seeds_differ: bool) -> None:
-    """Draw one bar for each silo, with its name or else its number: here, away, not joined yet."""
+    """Draw one bar for each silo, with its name or else its number: here, away, not joined."""
     for silo, row in enumerate(absence.present.tolist()):
         joined = int(absence.rounds - absence.joined[silo].sum())
         for start, end, is_here in split_into_periods(row):
@@ -137,7 +141,7 @@ def _draw_absence(axes: Axes, absence: Absence, names: Sequence[str], *, seeds_d
         if len(names) == absence.silos:
             axes.set_yticklabels(map(_short, names), fontsize=8, parse_math=False)
     axes.set_ylabel("silo")
-    label = "round      (dark: here, light: away, white: not joined yet)"
+    label = "round      (dark: here, light: away, white: not joined)"
     axes.set_xlabel(label + ("; first seed's" if seeds_differ else ""))
     for side in ("top", "right", "left"):
         axes.spines[side].set_visible(False)

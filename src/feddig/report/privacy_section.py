@@ -41,10 +41,10 @@ def privacy_section(run: Run) -> str:
         else "a seed (simulation only: anyone who knows the seed can remove the noise)"
     )
     mixing = "within their class" if facts.get("mixing") == "within-class" else "at random"
-    made = (
-        f"Noise is {facts.get('mechanism', 'unknown')}, from {source}; {samples} samples are mixed {mixing} into each "
-        "digest"
-    )
+    noise = f"Noise is {facts.get('mechanism', 'unknown')}, from {source}"
+    if facts.get("mechanism") == "none":
+        noise = "Digests have no noise"
+    made = f"{noise}; {samples} samples are mixed {mixing} into each digest"
     return f"<p>{escape(_promise(run))} {escape(made)}.</p><dl class=facts>{shown}</dl>{_audits(run)}"
 
 

@@ -313,7 +313,7 @@ def _load_labelled(model: TrainedModel, place: str, data_dir: Path | None) -> Im
     if name == "folder" and path is not None:
         from feddig.data.folder import list_labelled, read_images
 
-        paths, labels, classes = list_labelled(path)
+        paths, labels, classes = list_labelled(path, model.classes)
         _check_classes(model, classes, place)
         return _renumbered(model, read_images(paths, labels, model.image_shape), classes)
     dataset = load_dataset(name, path, data_dir=data_dir)

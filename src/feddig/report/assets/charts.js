@@ -93,7 +93,7 @@ function lineChart(figure, spec) {
   for (let round = 0; round < spec.rounds; round += step) {
     svg.append(svgElement("text", { x: x.at(round), y: bottom + 17, "text-anchor": "middle" }, String(round)));
   }
-  svg.append(svgElement("text", { x: left - 14, y: bottom + 17, "text-anchor": "end" }, "round"));
+  svg.append(svgElement("text", { x: left - 9, y: bottom + 17, "text-anchor": "end" }, "round"));
 
   for (const curve of shown) {
     const paint = `fill:var(--c${curve.colour})`;

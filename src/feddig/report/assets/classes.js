@@ -71,7 +71,7 @@ function drawHeatMap(figure, run) {
   for (let round = 0; round < rounds; round += ticks) {
     svg.append(svgElement("text", { x: x.at(round), y: foot + 17, "text-anchor": "middle" }, String(round)));
   }
-  svg.append(svgElement("text", { x: left - 14, y: foot + 17, "text-anchor": "end" }, "round"));
+  svg.append(svgElement("text", { x: left - 9, y: foot + 17, "text-anchor": "end" }, "round"));
   if (under) drawStrip(svg, run.strip, x, left, bottom + gap, pattern);
 
   const cross = svgElement("line", { class: "cross", y1: top, y2: foot, visibility: "hidden" });

@@ -26,11 +26,11 @@ function niceStep(span, wanted) {
 function percentScale(values, height, wanted) {
   let low = Math.min(...values), high = Math.max(...values);
   if (!values.length) [low, high] = [0, 100];
-  // at least two points high: a flat curve lies in the middle, and tiny differences look tiny
-  if (high - low < 2) [low, high] = [Math.max(0, (low + high) / 2 - 1), (low + high) / 2 + 1];
+  // at least two points high, so that tiny differences look tiny; no accuracy is above 100
+  if (high - low < 2) { low = Math.min(98, Math.max(0, (low + high) / 2 - 1)); high = low + 2; }
   const step = niceStep(high - low, wanted);
   low = Math.max(0, Math.floor(low / step) * step);
-  high = Math.max(low + step, Math.min(Math.max(100, high), Math.ceil(high / step) * step));
+  high = Math.max(low + step, Math.min(100, Math.ceil(high / step) * step));
   const ticks = [];
   for (let at = low; at <= high + step / 1000; at += step) ticks.push(at);
   return { low, high, ticks, at: (value) => height - (value - low) / (high - low) * height };

@@ -41,7 +41,7 @@ function drawCosts(figure, group) {
 const formatRange = ({ mean, low, high }) => formatPercent(mean) + (high > low ? ` (${low.toFixed(1)}–${high.toFixed(1)})` : "");
 
 function pointChart(figure, spec) {
-  const whole = Math.max(figure.clientWidth || 0, 280), top = 22, left = 44, right = 30;
+  const whole = Math.max(figure.clientWidth || 0, 280), top = 34, left = 44, right = 30;
   const height = Math.round(Math.min(260, Math.max(170, whole * 0.3))), width = whole - left - right, bottom = top + height;
   const points = spec.series.flatMap((series) => series.points);
   const y = percentScale(points.flatMap((point) => [point.low, point.high]), height, 4), at = (value) => top + y.at(value);

@@ -1,7 +1,7 @@
 // Draws the absence strip: which silos were here in which round, and which were recalled.
 
 const STATE_CLASSES = ["not-yet", "here", "recalled", "away"];
-const STATE_NAMES = ["not joined yet", "here", "away, recalled", "away"];
+const STATE_NAMES = ["not joined", "here", "away, recalled", "away"];
 
 // turns [length, state, length, state, ...], as the JSON block has it, into [first round, round after the last, state]
 function expandStrip(strip) {

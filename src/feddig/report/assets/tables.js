@@ -1,6 +1,6 @@
 // Sorts tables by their columns, and copies them as CSV, Markdown or LaTeX.
 
-const cellText = (cell) => cell.textContent.trim();
+const cellText = (cell) => cell.textContent.trim().replaceAll("\u00a0", " ");
 
 function sortBy(table, column) {
   const heads = [...table.tHead.rows[0].cells], head = heads[column];
