@@ -857,7 +857,7 @@ def test_without_a_test_set_accuracy_is_the_present_silos_validation_and_says_so
     assert summary["accuracy"]["final"] == found[3]["accuracy"]
     assert not any("class_accuracy" in row for row in found)
     assert summary["class_accuracy"] == {"final": None, "frozen_own": None}
-    assert summary["intervals"] == {"accuracy": None, "class_accuracy": None, "auc": None}
+    assert not any(summary["intervals"].values())
     assert read_rounds(folder.moderator.run).accuracies == [row["accuracy"] for row in found]
     assert (folder.moderator.run / "curves.png").exists()
 

@@ -138,8 +138,7 @@ def test_two_classes_have_an_area_under_the_curve(tmp_path: Path) -> None:
     # in three of the four pairs the bright image scores higher; only 0.4 is below 0.6
     assert found["auc"] == 0.75
     assert found["accuracy"] == 50
-    # Clopper-Pearson of two in four
-    assert found["accuracy_interval"] == pytest.approx([6.7586, 93.2414], abs=1e-4)
+    assert found["intervals"]["accuracy"] == pytest.approx(wilson_interval(50, 4), abs=5e-4)
     np.savez(tmp_path / "one.npz", x=np.ones((1, 8, 8), np.float32), y=[1])
     assert evaluate(brightness_model(), str(tmp_path / "one.npz"))["auc"] is None, "there is no other class"
 
@@ -154,7 +153,8 @@ def figures_of(means: list[float], labels: list[int]) -> dict[str, Any]:
 def test_a_round_of_two_classes_has_an_area_in_which_ties_count_half() -> None:
     found = figures_of([0.1, 0.4, 0.6, 0.9], [0, 1, 0, 1])
     # DeLong: each class's two images win 1 and 1/2 of their pairs, so the deviation is that of two means of a half
-    assert found.pop("auc_interval") == pytest.approx([0.75 - 1.959964 * 0.125**0.5, 1.0])
+    assert found["intervals"]["auc"] == pytest.approx([0.75 - 1.959964 * 0.125**0.5, 1.0])
+    assert [*found.pop("intervals")] == ["accuracy", "balanced_accuracy", "macro_f1", "auc"]
     assert found == {
         "test_accuracy": 50.0,
         "class_accuracy": [50.0, 50.0],
@@ -170,7 +170,7 @@ def test_a_round_of_two_classes_has_an_area_in_which_ties_count_half() -> None:
 def test_a_class_without_test_images_has_no_accuracy() -> None:
     found = figures_of([0.9, 0.8, 0.1], [1, 1, 1])
     assert found["class_accuracy"] == [None, pytest.approx(66.667)]
-    assert found["auc"] is found["auc_interval"] is None
+    assert found["auc"] is found["intervals"]["auc"] is None
     assert found["balanced_accuracy"] == pytest.approx(100 * 2 / 3)
 
 

@@ -226,6 +226,26 @@ def test_a_comparisons_results_are_those_of_its_runs(compared: Comparison) -> No
     assert repr(compared) == f"<Comparison {compared.path}: 4 runs, 0 failed>"
 
 
+def test_a_comparisons_accuracy_and_history_are_those_of_its_runs(compared: Comparison) -> None:
+    of_seeds: dict[tuple[str, str], list[float]] = {}
+    for result in compared.results:
+        of_seeds.setdefault((result.algorithm, result.scenario), []).append(result["accuracy"]["final"])
+    assert compared.accuracy == {
+        key: pytest.approx(sum(values) / len(values)) for key, values in of_seeds.items()
+    }
+    found, start = compared.history, 0
+    assert {len(column) for column in found.values()} == {len(found["round"])}
+    for result in compared.results:
+        end = start + len(result.history["round"])
+        assert set(found["algorithm"][start:end]) == {result.algorithm}
+        assert set(found["seed"][start:end]) == {result.seed}
+        for name, column in found.items():
+            if name not in ("algorithm", "scenario", "seed"):
+                assert column[start:end] == result.history.get(name, [None] * (end - start)), name
+        start = end
+    assert start == len(found["round"])
+
+
 def test_a_comparisons_plot_is_the_picture_of_the_scenario(compared: Comparison) -> None:
     figures = [compared.plot(), compared.plot("sequential")]
     (picture,) = compared.pictures

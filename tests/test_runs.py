@@ -362,6 +362,7 @@ def test_a_row_of_metrics_has_the_fields_of_the_contract(feddig_run: Path) -> No
             "class_accuracy",
             "macro_f1",
             "balanced_accuracy",
+            "intervals",
             "present",
             "recalled",
             "validation_accuracy",
@@ -452,6 +453,7 @@ def test_the_summary_follows_from_the_files_next_to_it(feddig_run: Path) -> None
     ]
     assert summary["auc"] is None
     assert summary["intervals"] == {
+        **last["intervals"],
         "accuracy": pytest.approx(wilson_interval(curve[7], 60), abs=5e-4),
         "class_accuracy": [
             pytest.approx(wilson_interval(each, 15), abs=5e-4) for each in last["class_accuracy"]

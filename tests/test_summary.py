@@ -8,7 +8,7 @@ import pytest
 from conftest import make_tiny_experiment
 from feddig import Absence, Dataset, draw_absence
 from feddig.experiment.setup import lay_out
-from feddig.report.measures import MEASURES, accuracy_measures, class_summary, wilson_interval
+from feddig.report.measures import MEASURES, accuracy_measures, class_measures, class_summary, wilson_interval
 from feddig.report.read_run import Run
 
 
@@ -130,6 +130,31 @@ def test_an_interval_stays_within_0_and_100() -> None:
     assert (low, high) == (0.0, pytest.approx(100 * 1.959964**2 / (10 + 1.959964**2)))
 
 
+def test_intervals_of_means_hold_the_truth_in_95_of_100_test_sets() -> None:
+    """The truth is that of the distribution that test sets of 300 images are drawn from."""
+    stream = np.random.default_rng(0)
+    truth = np.array([[0.45, 0.04, 0.01], [0.05, 0.2, 0.05], [0.02, 0.03, 0.15]])
+    exact = class_measures(truth * 1e9)
+    hits = dict.fromkeys(("accuracy", "balanced_accuracy", "macro_f1"), 0)
+    for _ in range(2000):
+        drawn = class_measures(stream.multinomial(300, truth.ravel()).reshape(3, 3))
+        for name in hits:
+            low, high = drawn["intervals"][name]
+            assert low <= drawn[name] <= high
+            hits[name] += low <= exact[name] <= high
+    # the exact share lies within 1.5 points of what 2,000 draws show
+    assert all(1870 <= count <= 1930 for count in hits.values()), hits
+
+
+def test_intervals_at_the_ends_stay_within_0_and_100() -> None:
+    found = class_measures(np.diag([10, 10, 0]))["intervals"]
+    assert found["macro_f1"] is None
+    low, high = found["balanced_accuracy"]
+    assert 72.2 < low < 100 == high  # each class has 72.2 to 100
+    one_class = class_measures(np.array([[7, 3], [0, 0]]))["intervals"]
+    assert one_class["balanced_accuracy"] == pytest.approx(one_class["accuracy"])
+
+
 def test_the_summary_of_classes_is_that_of_the_last_round_and_of_the_one_before_the_first_leave() -> None:
     rows = [
         {
@@ -144,14 +169,20 @@ def test_the_summary_of_classes_is_that_of_the_last_round_and_of_the_one_before_
             "macro_f1": 73.0,
             "balanced_accuracy": 75.0,
             "auc": 0.75,
-            "auc_interval": [0.5, 1.0],
+            "intervals": {
+                "accuracy": [30.0, 95.4],
+                "auc": [0.5, 1.0],
+                "balanced_accuracy": [40.0, 92.0],
+                "macro_f1": None,
+            },
         },
     ]
     found = class_summary(rows, [2, 2, 0], first_leave=1)
     assert (found["macro_f1"], found["balanced_accuracy"], found["auc"]) == (73.0, 75.0, 0.75)
     assert found["intervals"]["auc"] == [0.5, 1.0]
     assert found["class_accuracy"] == {"final": [50.0, 100.0, None], "frozen_own": [100.0, 0.0, None]}
-    assert found["intervals"]["accuracy"] == pytest.approx(wilson_interval(75.0, 4), abs=5e-4)
+    assert found["intervals"]["accuracy"] == [30.0, 95.4]
+    assert (found["intervals"]["balanced_accuracy"], found["intervals"]["macro_f1"]) == ([40.0, 92.0], None)
     half, whole, none = found["intervals"]["class_accuracy"]
     assert half == pytest.approx(wilson_interval(50.0, 2), abs=5e-4)
     assert whole == [pytest.approx(100 * 2 / (2 + 1.959964**2), abs=5e-4), 100.0]
@@ -164,8 +195,10 @@ def test_rows_of_an_older_release_have_no_classes() -> None:
     assert found["class_accuracy"] == {"final": None, "frozen_own": None}
     assert found["intervals"] == {
         "accuracy": pytest.approx(wilson_interval(60.0, 10), abs=5e-4),
-        "class_accuracy": None,
+        "balanced_accuracy": None,
+        "macro_f1": None,
         "auc": None,
+        "class_accuracy": None,
     }
     assert found["macro_f1"] is found["balanced_accuracy"] is found["auc"] is None
 

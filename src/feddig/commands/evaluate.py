@@ -47,18 +47,11 @@ def evaluate_command(
 
 
 def _print(found: dict[str, Any]) -> None:
-    low, high = found["accuracy_interval"]
-    said = {
-        "images": f"{found['images']:,}",
-        "accuracy": f"{found['accuracy']:.1f} % (95 % interval {low:.1f} to {high:.1f})",
-        "balanced accuracy": f"{found['balanced_accuracy']:.1f} %",
-        "macro F1": f"{found['macro_f1']:.1f} %",
-    }
-    if found["auc"] is not None:
-        low, high = found["auc_interval"]
-        said["AUC"] = f"{found['auc']:.3f} (95 % interval {low:.3f} to {high:.3f})"
-    for name, value in said.items():
-        print(f"{name:<18} {value}")
+    from feddig.report.measures import say_measures
+
+    print(f"{'images':<18} {found['images']:,}")
+    for title, value, ends in say_measures(found, found["intervals"]):
+        print(f"{title:<18} {value}" + (f" (95 % interval {ends})" if ends else ""))
     width = max(len("class"), *(len(row["class"]) for row in found["classes"]))
     print(f"\n{'class':<{width}} {'images':>8} {'precision':>10} {'recall':>8} {'F1':>8}")
     for row in found["classes"]:

@@ -82,22 +82,16 @@ def _hint_at_resume(folder: Path) -> AbstractContextManager[None]:
 
 
 def _print_summary(summary: dict[str, Any], folder: Path) -> None:
+    from feddig.report.measures import say_measures
     from feddig.report.page import describe_results
 
     for sentence in describe_results(folder):
         print(sentence)
-    intervals = summary.get("intervals", {})
-    interval, ends = intervals.get("accuracy"), intervals.get("auc")
-    for name, value in summary["accuracy"].items():
-        if value is not None:
-            around = ""
-            if name == "final" and interval is not None:
-                around = f" (95 % interval {interval[0]:.1f} to {interval[1]:.1f})"
-            print(f"{name.replace('_', ' '):<18} {value:5.1f} %{around}")
-    if summary.get("macro_f1") is not None:
-        print(f"{'macro F1':<18} {summary['macro_f1']:5.1f} %")
-    if summary.get("auc") is not None:
-        around = "" if ends is None else " (95 % interval {:.3f} to {:.3f})".format(*ends)
-        print(f"{'AUC':<18} {summary['auc']:5.3f}{around}")
+    values = {**summary, "accuracy": summary["accuracy"]["final"]}
+    for title, value, ends in say_measures(values, summary.get("intervals", {})):
+        print(f"{title:<18} {value:>7}" + (f" (95 % interval {ends})" if ends else ""))
+    for name, percent in summary["accuracy"].items():
+        if percent is not None and name != "final":
+            print(f"{name.replace('_', ' '):<18} {percent:5.1f} %")
     if summary["privacy"]:
         print(f"{'privacy':<18} {summary['privacy']}")

@@ -10,7 +10,7 @@ import numpy as np
 
 from feddig.report.curve_styles import CurveStyle
 from feddig.report.html_parts import head_cell, number_cell, percent_cell, sortable_table, text_cell
-from feddig.report.measures import wilson_interval
+from feddig.report.measures import SHOWN, say_measures, wilson_interval
 from feddig.report.read_run import Run
 from feddig.report.run_files import COUNTED, finite
 
@@ -20,6 +20,10 @@ FEW_CLASSES = 4
 """Up to this many classes are drawn as lines, more as a heat map."""
 MAX_VALUES = 50_000
 """Accuracies in all heat maps of a page; with more, each map shows only some of its rounds."""
+
+
+NO_BREAK = "\u00a0"
+"""A space at which no line breaks."""
 
 
 @dataclass(frozen=True)
@@ -169,22 +173,15 @@ def _describe_holder(run: Run, fate: ClassFate) -> str | None:
 def _describe_whole(run: Run) -> str:
     """Say how the last model does on all classes together."""
     last, tests = run.rows[-1], _known(run)[2]
-    accuracy, parts = finite(last.get("test_accuracy")), []
-    if accuracy is not None:
-        around = ""
-        if sum(tests):
-            low, high = wilson_interval(accuracy, sum(tests))
-            around = f" (95 % interval {low:.1f} to {high:.1f})"
-        parts.append(f"accuracy <b>{accuracy:.1f}\u00a0%</b>{around}")
-    for key, title in (("balanced_accuracy", "balanced accuracy"), ("macro_f1", "macro F1")):
-        value = finite(last.get(key))
-        if value is not None:
-            parts.append(f"{title} <b>{value:.1f}\u00a0%</b>")
-    area = finite(last.get("auc"))
-    if area is not None:
-        ends = last.get("auc_interval")
-        around = "" if ends is None else " (95 % interval {:.3f} to {:.3f})".format(*ends)
-        parts.append(f"AUC <b>{area:.3f}</b>{around}")
+    accuracy = finite(last.get("test_accuracy"))
+    # rows of older releases have no intervals
+    own = None if accuracy is None or not sum(tests) else wilson_interval(accuracy, sum(tests))
+    intervals = {"accuracy": own, **(last.get("intervals") or {})}
+    values = {key: finite(last.get("test_accuracy" if key == "accuracy" else key)) for key, *_ in SHOWN}
+    parts = [
+        f"{title} <b>{value.replace(' ', NO_BREAK)}</b>" + (f" (95 % interval {ends})" if ends else "")
+        for title, value, ends in say_measures(values, intervals)
+    ]
     return f"{'At the end' if run.finished else 'So far'}: {', '.join(parts)}." if parts else ""
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import NormalDist, fmean, stdev
 from typing import Any
 
@@ -92,19 +92,62 @@ def class_measures(confusion: np.ndarray) -> dict[str, Any]:
     """Compute measures of classification in percent from counts: a row is a true class, a column a predicted one.
 
     A measure that would divide by zero is None: the precision of a class that is never predicted, the recall of one
-    without images. Means are over the classes that have the measure, as in scikit-learn.
+    without images. Means are over the classes that have the measure, as in scikit-learn. `intervals` are 95 %
+    intervals of the means, which follow from the number of images.
     """
     right, counts, predicted = np.diag(confusion), confusion.sum(1), confusion.sum(0)
     recall, f1 = _percent(right, counts), _percent(2 * right, counts + predicted)
+    accuracy = 100.0 * int(right.sum()) / int(counts.sum())
+    intervals = {
+        "accuracy": wilson_interval(accuracy, int(counts.sum())),
+        "balanced_accuracy": _interval_of_mean(recall, counts.tolist()),
+        "macro_f1": _interval_of_macro_f1(confusion),
+    }
     return {
-        "accuracy": 100.0 * int(right.sum()) / int(counts.sum()),
+        "accuracy": accuracy,
         "balanced_accuracy": fmean(value for value in recall if value is not None),
         "macro_f1": fmean(value for value in f1 if value is not None),
         "count": counts.tolist(),
         "precision": _percent(right, predicted),
         "recall": recall,
         "f1": f1,
+        "intervals": {
+            name: ends and [round(end, CLASS_DIGITS) for end in ends] for name, ends in intervals.items()
+        },
     }
+
+
+def _interval_of_mean(shares: Sequence[float | None], images: Sequence[int]) -> tuple[float, float]:
+    """Return the interval of a mean of independent shares in percent from Wilson's of each (MOVER; Zou, 2008)."""
+    known = [
+        (share, *wilson_interval(share, count))
+        for share, count in zip(shares, images, strict=True)
+        if share is not None
+    ]
+    below = math.hypot(*(share - low for share, low, _ in known)) / len(known)
+    above = math.hypot(*(high - share for share, _, high in known)) / len(known)
+    mean = fmean(share for share, _, _ in known)
+    return mean - below, mean + above
+
+
+def _interval_of_macro_f1(confusion: np.ndarray) -> tuple[float, float] | None:
+    """Return the interval of macro F1 in percent by the delta method (Takahashi et al., 2022).
+
+    None where that method knows no spread, as when no image is wrong.
+    """
+    images = confusion.sum()
+    shares = confusion / images
+    sizes = shares.sum(0) + shares.sum(1)
+    used = sizes > 0
+    shares, sizes = shares[np.ix_(used, used)], sizes[used]
+    f1 = 2 * np.diag(shares) / sizes
+    # how macro F1 changes with the share of images in each cell of the confusion
+    slopes = (np.diag(2 / sizes) - (f1 / sizes)[:, None] - (f1 / sizes)[None, :]) / len(sizes)
+    variance = float((shares * slopes**2).sum() - (shares * slopes).sum() ** 2) / images
+    if variance < 1e-12:
+        return None
+    reach = NormalDist().inv_cdf(0.975) * math.sqrt(variance)
+    return 100 * max(0.0, float(f1.mean()) - reach), 100 * min(1.0, float(f1.mean()) + reach)
 
 
 def wilson_interval(percent: float, images: int, level: float = 0.95) -> tuple[float, float]:
@@ -130,6 +173,7 @@ def class_summary(
     last = rows[-1]
     classes = last.get("class_accuracy")
     known = None if classes is None else [_interval(*pair) for pair in zip(classes, images, strict=True)]
+    intervals = {"accuracy": _interval(last["test_accuracy"], sum(images)), **(last.get("intervals") or {})}
     return {
         **{name: last.get(name) for name in ("macro_f1", "balanced_accuracy", "auc")},
         "class_accuracy": {
@@ -137,11 +181,28 @@ def class_summary(
             "frozen_own": rows[first_leave - 1].get("class_accuracy") if first_leave else None,
         },
         "intervals": {
-            "accuracy": _interval(last["test_accuracy"], sum(images)),
+            **{name: intervals.get(name) for name in ("accuracy", "balanced_accuracy", "macro_f1", "auc")},
             "class_accuracy": known,
-            "auc": last.get("auc_interval"),
         },
     }
+
+
+SHOWN = (
+    ("accuracy", "accuracy", 1, " %"),
+    ("balanced_accuracy", "balanced accuracy", 1, " %"),
+    ("macro_f1", "macro F1", 1, " %"),
+    ("auc", "AUC", 3, ""),
+)
+"""The measures of a whole test set: key, title, digits, unit."""
+
+
+def say_measures(values: Mapping[str, Any], intervals: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield title, value and 95 % interval of each measure that is known, as people read them."""
+    for key, title, digits, unit in SHOWN:
+        value, ends = values.get(key), intervals.get(key)
+        if value is not None:
+            interval = "" if ends is None else f"{ends[0]:.{digits}f} to {ends[1]:.{digits}f}"
+            yield title, f"{value:.{digits}f}{unit}", interval
 
 
 def _interval(percent: float | None, images: int) -> list[float] | None:

@@ -334,6 +334,28 @@ class Comparison:
         return [outcome.summary for outcome in self.outcomes if outcome.summary is not None]
 
     @property
+    def accuracy(self) -> dict[tuple[str, str], float]:
+        """For each algorithm and scenario that finished: accuracy after the last round, in percent, mean over seeds."""
+        found = ((row, row.values["final"]) for row in self.rows)
+        return {(row.algorithm, row.scenario): value[0] for row, value in found if value is not None}
+
+    @property
+    def history(self) -> dict[str, list[Any]]:
+        """The columns of each result's `history`, one run below the other, after `algorithm`, `scenario` and `seed`."""
+        every = [result.history for result in self.results]
+        names = dict.fromkeys(name for history in every for name in history)
+        rounds = [len(history["round"]) for history in every]
+        runs = [(result, count) for result, count in zip(self.results, rounds, strict=True)]
+        columns: dict[str, list[Any]] = {
+            which: [value for result, count in runs for value in [getattr(result, which)] * count]
+            for which in ("algorithm", "scenario", "seed")
+        }
+        for name in names:
+            parts = zip(every, rounds, strict=True)
+            columns[name] = [value for history, count in parts for value in history.get(name, [None] * count)]
+        return columns
+
+    @property
     def failures(self) -> dict[Path, str]:
         """For the folder of each run that failed: why."""
         return {each.cell.path: each.failure for each in self.outcomes if each.summary is None}

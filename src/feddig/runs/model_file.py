@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from feddig._version import __version__
-from feddig.attacks.statistics import Auc, area_under_curve, clopper_pearson
+from feddig.attacks.statistics import Auc, area_under_curve
 from feddig.audit.inputs import NAMED, find_place
 from feddig.core.plus import MIXED, Committee, build_expert
 from feddig.core.samples import ImageSource, RawSamples, classify, padded
@@ -244,7 +244,7 @@ def evaluate(model: TrainedModel, place: str, data_dir: Path | None = None) -> d
     logits, labels = _classify(model, images, place), torch.from_numpy(images.labels)
     confusion, area = count_confusion(logits, labels), roc_area(logits, labels)
     measures = class_measures(confusion)
-    low, high = clopper_pearson(int(np.trace(confusion)), len(images))
+    intervals = {**measures.pop("intervals"), "auc": None if area is None else list(area.interval())}
     per_class = zip(model.classes, *(measures.pop(key) for key in PER_CLASS[1:]), strict=True)
     return {
         "format_version": FORMAT_VERSION,
@@ -253,10 +253,9 @@ def evaluate(model: TrainedModel, place: str, data_dir: Path | None = None) -> d
         "data": place,
         "images": len(images),
         "accuracy": measures.pop("accuracy"),
-        "accuracy_interval": [100 * low, 100 * high],
         **measures,
         "auc": None if area is None else area.value,
-        "auc_interval": None if area is None else list(area.interval()),
+        "intervals": intervals,
         "classes": [dict(zip(PER_CLASS, row, strict=True)) for row in per_class],
         "confusion": confusion.tolist(),
     }

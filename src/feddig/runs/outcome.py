@@ -47,8 +47,9 @@ def describe_test(network: FlatNetwork, samples: RawSamples, classes: int) -> di
         return {"test_accuracy": None}
     logits, labels = classify(network, samples), samples.labels.cpu()
     found = class_measures(count_confusion(logits, labels))
-    area = roc_area(logits, labels)
-    areas = {"auc": area and area.value, "auc_interval": area and list(area.interval())}
+    area, intervals = roc_area(logits, labels), found["intervals"]
+    if classes == 2:
+        intervals["auc"] = area and list(area.interval())
     # a network of the user's own may have more outputs than there are classes
     recall = found["recall"][:classes]
     return {
@@ -56,7 +57,8 @@ def describe_test(network: FlatNetwork, samples: RawSamples, classes: int) -> di
         "class_accuracy": [None if value is None else round(value, CLASS_DIGITS) for value in recall],
         "macro_f1": found["macro_f1"],
         "balanced_accuracy": found["balanced_accuracy"],
-        **(areas if classes == 2 else {}),
+        **({"auc": area and area.value} if classes == 2 else {}),
+        "intervals": intervals,
     }
 
 

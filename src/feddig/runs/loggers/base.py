@@ -197,6 +197,10 @@ def numbers_of(row: Mapping[str, Any], classes: Classes = NO_CLASSES) -> dict[st
     found: dict[str, Any] = {name: row.get(name) for name in SINGLE_NUMBERS}
     in_class = row.get("class_accuracy") or ()
     found |= _named("class_accuracy/", "class", classes.names, enumerate(in_class))
+    for name, ends in (row.get("intervals") or {}).items():
+        found |= {
+            f"intervals/{name}_{end}": value for end, value in zip(("low", "high"), ends or (), strict=False)
+        }
     silos, losses = classes.silo_names, row.get("losses") or {}
     of_silos, of_recall = losses.get("silos") or {}, losses.get("recall") or {}
     validation = row.get("validation_accuracy") or ()
