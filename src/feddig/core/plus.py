@@ -26,7 +26,7 @@ samples a digest mixes, the less its advice counts.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -156,8 +156,8 @@ def train_expert(
     per_pass, needed = expert_steps(len(features))
     passes = needed if passes is None else passes
     steps, total = passes * per_pass, torch.zeros((), device=expert.device)
-    optimiser = torch.optim.SGD(expert.parameters, RATE, MOMENTUM, weight_decay=DECAY)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    # torch.optim would take a second to import, as long as the training of a small federation's expert takes
+    rates, buffer = _falling_rates(steps), torch.zeros_like(expert.vector)
     stream = torch_stream(seed, "expert")
     for _ in range(passes):
         order, other = (
@@ -167,10 +167,11 @@ def train_expert(
         for own, partner, part in zip(*(torch.split(of, BATCH) for of in (order, other, share)), strict=True):
             logits = expert.module(torch.lerp(features[partner], features[own], part))
             loss = cross_entropy(logits, torch.lerp(labels[partner], labels[own], part))
-            optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
-            schedule.step()
+            expert.collect(torch.autograd.grad(loss, expert.parameters))
+            expert.gradient.add_(expert.vector, alpha=DECAY)
+            buffer.mul_(MOMENTUM).add_(expert.gradient)
+            expert.vector.add_(buffer, alpha=-next(rates))
+            expert.publish()
             total += loss.detach()
     mean_loss = float(total) / steps
     if not math.isfinite(mean_loss):
@@ -179,6 +180,14 @@ def train_expert(
         )
     _take_plain_features(expert, middle, spread)
     return Trained(steps, mean_loss)
+
+
+def _falling_rates(steps: int) -> Iterator[float]:
+    """Yield the learning rate of each step: it falls to zero along a cosine."""
+    rate = RATE
+    for step in range(1, steps + 1):
+        yield rate
+        rate *= (1 + math.cos(math.pi * step / steps)) / (1 + math.cos(math.pi * (step - 1) / steps))
 
 
 def coverage(digests: Sequence[Digest], rounds: Sequence[float]) -> Tensor:
