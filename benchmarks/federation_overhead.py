@@ -44,12 +44,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--silos", type=int, default=4)
     parser.add_argument("--images", type=int, default=800, help="training images in all; 0: all there are")
+    parser.add_argument("--algorithm", default="feddig")
     parser.add_argument("--validation", action="store_true", help="accuracy by a second message to the silos")
     parser.add_argument("--work", type=Path, default=Path("results/federation-overhead"))
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     logging.getLogger("feddig").setLevel(logging.WARNING)
-    experiment = small_experiment(silos=options.silos, rounds=options.rounds, limit=options.images, seed=0)
+    experiment = small_experiment(
+        silos=options.silos, rounds=options.rounds, limit=options.images, seed=0, algorithm=options.algorithm
+    )
     load = LoadWatch()
     before = in_one_process(experiment, options.work / "before", load)
     federation = RehearsedFederation.make(options.work / "federation", experiment, deadline=300.0)
@@ -65,6 +68,7 @@ def main() -> None:
     result = {
         "format_version": 1,
         "command": "python benchmarks/federation_overhead.py",
+        "algorithm": options.algorithm,
         "rounds": options.rounds,
         "silos": options.silos,
         "images": options.images,

@@ -45,14 +45,16 @@ SUPERVISOR = "federation\0silo"
 STOP_SECONDS = 40.0
 
 
-def small_experiment(*, silos: int, rounds: int, limit: int, seed: int, epochs: int = 1) -> Experiment:
-    """Give FedDig on few images and a small classifier."""
+def small_experiment(
+    *, silos: int, rounds: int, limit: int, seed: int, epochs: int = 1, algorithm: str = "feddig"
+) -> Experiment:
+    """Give an algorithm on few images and a small classifier."""
     return experiment_from_table(
         {
             "seed": seed,
             "data": {"name": DATA, "limit": limit, "silos": silos, "min_samples": 16},
             "absence": {"scenario": "none"},
-            "algorithm": {"name": "feddig"},
+            "algorithm": {"name": algorithm},
             "model": {"classifier": CLASSIFIER},
             "training": {"rounds": rounds, "batch": 32, "lr": 0.01, "threads": 1, "local_epochs": epochs},
         }
