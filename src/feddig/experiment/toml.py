@@ -1,4 +1,7 @@
-"""Experiments as TOML: reading with one clear line for each mistake, and writing."""
+"""Experiments as TOML: reading with one clear line for each mistake, and writing.
+
+`read_fields` also checks the tables of contracts, silo.toml and the audit's limits.
+"""
 
 import dataclasses
 import difflib
