@@ -91,7 +91,7 @@ def test_flwr_run_runs_the_example_unchanged(tmp_path: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     summary = json.loads((tmp_path / "results" / "mine" / "summary.json").read_text(encoding="utf-8"))
-    assert (summary["algorithm"], summary["rounds"]) == ("feddig", 3)
+    assert (summary["algorithm"], summary["rounds"]) == ("feddig-plus", 3)
 
 
 @pytest.mark.slow

@@ -378,7 +378,7 @@ def test_the_command_lists_runs_and_tabulates(folder: Path, capsys: pytest.Captu
     code, text = command(*run, "--limit-minutes", "0", capsys=capsys)
     assert (code, "second: 0 of 1 cells are finished" in text) == (0, True)
     assert "second: 1 of 1 cells are finished" in command(*run, capsys=capsys)[1]
-    assert "second: 2 of 2 cells are finished" in command(*run, "--seeds", "0,1", capsys=capsys)[1]
+    assert "second: 2 of 2 cells are finished" in command(*run, "--seeds", "0-1", capsys=capsys)[1]
     text = command("list", *places, capsys=capsys)[1]
     assert "1 of 2" in text
     assert "1 of 1" in text

@@ -76,13 +76,20 @@ def test_the_history_has_a_column_for_each_number_and_an_entry_for_each_round(fi
 
 def test_lists_and_tables_that_the_history_does_not_know_get_a_column_for_each_entry(tmp_path: Path) -> None:
     file = write_known(tmp_path / "run") / "metrics.jsonl"
-    new = [{"class_accuracy": [10.0, None]}, {}, {"class_accuracy": [30.0, 40.0], "auc": {"shoe": 0.5}}, {}]
+    new = [
+        {"class_accuracy": [10.0, None], "intervals": {"macro_f1": None}},
+        {"intervals": {"macro_f1": [8.0, 12.0]}},
+        {"class_accuracy": [30.0, 40.0], "auc": {"shoe": 0.5}},
+        {},
+    ]
     lines = [json.dumps(old | more) + "\n" for old, more in zip(rows(tmp_path / "run"), new, strict=True)]
     file.write_text("".join(lines), encoding="utf-8")
     history = read_result(tmp_path / "run").history
     assert history["class_accuracy_0"] == [10.0, None, 30.0, None]
     assert history["class_accuracy_1"] == [None, None, 40.0, None]
     assert history["auc_shoe"] == [None, None, 0.5, None]
+    assert history["intervals_macro_f1_1"] == [None, 12.0, None, None]
+    assert "intervals_macro_f1" not in history
 
 
 @pytest.mark.usefixtures("pictures")

@@ -114,10 +114,9 @@ def advise_command(
     from feddig.privacy.mechanisms import MECHANISMS
 
     chosen = SMALL if quick else FULL
-    sizes = [
-        _samples_per_digest(text)
-        for text in options.listed("--samples-per-digest", samples_per_digest or chosen["samples_per_digest"])
-    ]
+    sizes = options.whole_numbers("--samples-per-digest", samples_per_digest or chosen["samples_per_digest"])
+    if 0 in sizes:
+        raise FedDigError("--samples-per-digest: must be at least 1, not 0")
     mixings = options.listed("--mixing", mixing or chosen["mixing"], MIXINGS)
     names = options.listed("--mechanisms", mechanisms or chosen["mechanisms"], list(MECHANISMS))
     levels = _numbers("--epsilons", epsilons or chosen["epsilons"])
@@ -201,13 +200,6 @@ def _check_noise(clip_bound: float | None, delta: float | None) -> None:
         raise FedDigError(f"--clip-bound: {clip_bound:g} is not a finite number above 0")
     if delta is not None and not 0 < delta < 1:
         raise FedDigError(f"--delta: {delta:g} is not between 0 and 1")
-
-
-def _samples_per_digest(text: str) -> int:
-    number = options.whole_number("--samples-per-digest", text)
-    if not number:
-        raise FedDigError("--samples-per-digest: must be at least 1, not 0")
-    return number
 
 
 def _numbers(option: str, text: str) -> list[float]:

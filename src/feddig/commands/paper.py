@@ -78,8 +78,7 @@ def paper_run(
 
     table = read_table(experiments, name)
     if seeds:
-        chosen = [options.whole_number("--seeds", text) for text in options.listed("--seeds", seeds)]
-        table = table.with_seeds(chosen)
+        table = table.with_seeds(options.whole_numbers("--seeds", seeds))
     console = Console(stderr=True)
     runner = Runner(
         table=table,

@@ -25,7 +25,7 @@ from feddig.data.load import load_dataset
 from feddig.errors import DataError, FedDigError, SettingError, nearest
 from feddig.experiment.toml import read_fields, spell_table
 from feddig.federation.certificates import read_fingerprint, read_key_fingerprint
-from feddig.federation.contract import Contract, read_contract
+from feddig.federation.contract import Contract, check_name, read_contract
 from feddig.federation.folders import SiloFolder
 from feddig.files import FORMAT_VERSION, check_version, read_toml, write_atomically
 from feddig.privacy.accounting import Budget
@@ -66,7 +66,7 @@ class SiloFile:
     """The content of silo.toml."""
 
     silo: int = setting(REQUIRED, "number of the silo, from 0 on", least=0)
-    name: str = setting(REQUIRED, "name of the silo")
+    name: str = setting(REQUIRED, "name of the silo", check=check_name)
     data: OwnData
 
 

@@ -158,7 +158,14 @@ def spread_rows(rows: Sequence[Mapping[str, Any]], silos: int) -> dict[str, list
     """Return rows of metrics.jsonl as columns; None where a row lacks the column."""
     flat = [dict(_flatten("", _with_each_silo(row, silos))) for row in rows]
     names = dict.fromkeys(name for row in flat for name in row)
-    return {name: [row.get(name) for row in flat] for name in names if name != "format_version"}
+    columns = {name: [row.get(name) for row in flat] for name in names if name != "format_version"}
+    # a list that is null in some rounds has columns for its entries, and needs none of its own
+    lists = {name.rpartition("_")[0] for name in columns if name.rpartition("_")[2].isdecimal()}
+    return {
+        name: column
+        for name, column in columns.items()
+        if name not in lists or any(value is not None for value in column)
+    }
 
 
 def _with_each_silo(row: Mapping[str, Any], silos: int) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def find_fault(address: str, ca: Path) -> str:
             "check federation.address, or ask the moderator"
         ) from None
     except OSError as error:
-        return error.strerror or str(error)
+        return error.strerror or str(error) or type(error).__name__
     finally:
         connection.close()
 
