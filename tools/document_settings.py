@@ -5,7 +5,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from feddig.experiment.toml import choices_of, keys
+from feddig.experiment.fields import choices_of
+from feddig.experiment.toml import keys
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "settings.md"
 

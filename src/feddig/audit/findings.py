@@ -11,7 +11,7 @@ from typing import Any
 
 from feddig.attacks.statistics import Estimate, SuccessRate, p_value_of_mean, p_value_of_rate
 from feddig.errors import SettingError
-from feddig.experiment.toml import read_fields
+from feddig.experiment.fields import read_fields
 from feddig.files import read_toml
 from feddig.settings import setting
 

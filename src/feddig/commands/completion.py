@@ -134,7 +134,8 @@ def settings(incomplete: str) -> list[str]:
 
 def _values(key: str) -> list[str]:
     """Return the values that a key may have, if they can be listed."""
-    from feddig.experiment.toml import choices_of, keys
+    from feddig.experiment.fields import choices_of
+    from feddig.experiment.toml import keys
 
     if key == "algorithm.name":
         return list(algorithms())

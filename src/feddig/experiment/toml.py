@@ -1,16 +1,12 @@
-"""Experiments as TOML: reading with one clear line for each mistake, and writing.
-
-`read_fields` also checks the tables of contracts, silo.toml and the audit's limits.
-"""
+"""Experiments as TOML: reading with one clear line for each mistake, and writing."""
 
 import dataclasses
 import difflib
 import json
 import math
 import tomllib
-import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +15,10 @@ from feddig.core.algorithms import BASES
 from feddig.core.recipe import read_recipe
 from feddig.errors import SettingError, nearest
 from feddig.experiment.experiment import Experiment
+from feddig.experiment.fields import check_value, read_fields
 from feddig.files import FORMAT_VERSION, check_version, read_toml
-from feddig.privacy.mechanisms import MECHANISMS, check_privacy
-from feddig.settings import REQUIRED, DataSettings
+from feddig.privacy.mechanisms import check_privacy
+from feddig.settings import DataSettings
 
 REMOVED = {"recall", "joint"}
 """Former keys of [moderator]; an algorithm's name says the same."""
@@ -71,33 +68,6 @@ def experiment_from_table(table: Mapping[str, Any]) -> Experiment:
     experiment = replace(experiment, algorithm=replace(experiment.algorithm, bases=checked))
     _check_whole(experiment)
     return experiment
-
-
-def read_fields(
-    kind: type[Any],
-    table: Mapping[str, Any],
-    where: str = "",
-    unknown: Callable[[str], SettingError] | None = None,
-) -> dict[str, Any]:
-    """Return a table's values, checked against those fields of a dataclass that are declared by `setting`.
-
-    `where` stands before each key in errors. `unknown` returns the error for an unknown key, which otherwise suggests
-    a field.
-    """
-    declared = {each.name.rstrip("_"): each for each in dataclasses.fields(kind) if each.metadata}
-    kinds = typing.get_type_hints(kind)
-    for key in table:
-        if key not in declared:
-            name = f"{where}{key}"
-            suggestion = nearest(name, [f"{where}{each}" for each in declared])
-            raise unknown(name) if unknown else SettingError(f"{name}: unknown key; {suggestion}")
-    for key, each in declared.items():
-        if each.default is REQUIRED and key not in table:
-            raise SettingError(f"{where}{key}: is missing; it is the {each.metadata['means']}")
-    return {
-        declared[key].name: _check(f"{where}{key}", value, kinds[declared[key].name], declared[key].metadata)
-        for key, value in table.items()
-    }
 
 
 def _without_removed(table: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -225,7 +195,8 @@ def _build_base(base: str, table: object) -> dict[str, float]:
         if key not in known:
             raise _unknown_key(f"algorithm.{base}.{key}")
     return {
-        key: _check(f"algorithm.{base}.{key}", value, float, {"least": 0}) for key, value in settings.items()
+        key: check_value(f"algorithm.{base}.{key}", value, float, {"least": 0})
+        for key, value in settings.items()
     }
 
 
@@ -253,75 +224,6 @@ def _section(value: object, name: str) -> Mapping[str, Any]:
             f"{name}: {value!r} stands where the section [{name}] should; write {name}.KEY = VALUE"
         )
     return value
-
-
-def choices_of(name: str, limits: Mapping[str, Any]) -> Sequence[str]:
-    """Return the values that a key may have; none where any value may be right."""
-    return tuple(MECHANISMS) if name == "privacy.mechanism" else limits.get("choices", ())
-
-
-TOO_LARGE = 2**63
-_WANTED: dict[type, str] = {
-    int: "a whole number",
-    float: "a number",
-    str: "a text",
-    bool: "true or false",
-    Path: "a path",
-}
-_LISTS: dict[type, str] = {int: "[1, 28, 28]", float: "[0.5, 0.5]", str: '["one", "two"]'}
-
-
-def _check(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
-    """Return the value in its field's type, or say what is wrong with it."""
-    if isinstance(kind, types.UnionType):
-        kind = next(part for part in kind.__args__ if part is not type(None))
-    if typing.get_origin(kind) is tuple:
-        value = _check_list(name, value, kind.__args__, limits)
-    else:
-        value = _check_one(name, value, kind, limits)
-    if check := limits.get("check"):
-        check(name, value)
-    return value
-
-
-def _check_list(name: str, value: Any, kinds: Sequence[Any], limits: Mapping[str, Any]) -> tuple[Any, ...]:
-    wanted = kinds[0]
-    count = "" if kinds[-1] is Ellipsis else f"{len(kinds)} "
-    if not isinstance(value, list | tuple) or (count and len(value) != len(kinds)):
-        what = "texts" if wanted is str else "numbers"
-        raise SettingError(f"{name}: {value!r} is not a list of {count}{what}; write it as {_LISTS[wanted]}")
-    return tuple(_check_one(name, item, wanted, limits) for item in value)
-
-
-def _check_one(name: str, value: Any, kind: Any, limits: Mapping[str, Any]) -> Any:
-    if isinstance(value, int) and abs(value) >= TOO_LARGE:
-        raise SettingError(f"{name}: the number is too large; it must be below 2^63")
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        value = float(value)
-    if kind is Path and isinstance(value, str) and value:
-        value = Path(value).expanduser()
-    if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-        raise SettingError(f"{name}: {value!r} is not {_WANTED[kind]}")
-    choices = choices_of(name, limits)
-    if choices and value not in choices:
-        raise SettingError(f"{name}: {value!r} is not known; {nearest(value, choices)}")
-    if kind in (int, float):
-        _check_range(name, value, limits)
-    return value
-
-
-def _check_range(name: str, value: float, limits: Mapping[str, Any]) -> None:
-    tests: list[tuple[str, str, Callable[[float, float], bool]]] = [
-        ("least", "at least", lambda number, limit: number >= limit),
-        ("most", "at most", lambda number, limit: number <= limit),
-        ("above", "above", lambda number, limit: number > limit),
-        ("below", "below", lambda number, limit: number < limit),
-    ]
-    if not math.isfinite(value):
-        raise SettingError(f"{name}: {value} is not a finite number")
-    for key, words, holds in tests:
-        if key in limits and not holds(value, limits[key]):
-            raise SettingError(f"{name}: {value:g} is out of range; it must be {words} {limits[key]:g}")
 
 
 def _check_whole(experiment: Experiment) -> None:

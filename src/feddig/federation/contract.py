@@ -18,7 +18,8 @@ from typing import Any
 
 from feddig.errors import SettingError, nearest
 from feddig.experiment.experiment import Experiment
-from feddig.experiment.toml import experiment_from_table, read_fields, spell_table, write_experiment
+from feddig.experiment.fields import read_fields
+from feddig.experiment.toml import experiment_from_table, spell_table, write_experiment
 from feddig.files import check_version, read_toml, write_atomically
 from feddig.settings import REQUIRED, AbsenceSettings, DataSettings, setting
 

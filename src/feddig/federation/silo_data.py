@@ -23,7 +23,8 @@ import numpy as np
 from feddig.data.dataset import Dataset, Images, check_images, hold_out
 from feddig.data.load import load_dataset
 from feddig.errors import DataError, FedDigError, SettingError, nearest
-from feddig.experiment.toml import read_fields, spell_table
+from feddig.experiment.fields import read_fields
+from feddig.experiment.toml import spell_table
 from feddig.federation.certificates import read_fingerprint, read_key_fingerprint
 from feddig.federation.contract import Contract, check_name, read_contract
 from feddig.federation.folders import SiloFolder
