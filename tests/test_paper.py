@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -246,6 +247,39 @@ def test_two_processes_lose_no_line_of_each_other(folder: Path) -> None:
     assert {line["settings"]["seed"] for line in read_lines(one.results)} == set(range(24))
 
 
+def test_processes_share_a_table_and_do_not_time_rounds_beside_each_other(folder: Path) -> None:
+    begun, go_on, said = threading.Event(), threading.Event(), list[str]()
+
+    class Held:
+        """Holds the first cell until the other process has ended."""
+
+        def start(self, *_: Any) -> None:
+            begun.set()
+            go_on.wait(60)
+
+        def stop(self) -> None: ...
+        def round(self, row: Any) -> None: ...
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(runner_of(folder, progress=Held).run, lambda text: None)
+        begun.wait(60)
+        runner_of(folder).run(said.append)
+        go_on.set()
+        assert first.result() == []
+    assert said[0] == "left out: fedavg, sequential, fashion-mini, seed 0: another process is running it"
+    assert said[1].startswith("finished: feddig")
+    feddig, fedavg = read_lines(folder / "results")
+    assert {"accuracy", "seconds_per_round"} & feddig.keys() == {"accuracy"}
+    assert {"accuracy", "seconds_per_round"} & fedavg.keys() == {"accuracy"}
+    # a table of costs asks for a run of its own
+    costs = runner_of(folder, "second")
+    rows = tabulate(costs.table, finished_cells(read_lines(costs.results)))
+    assert heads_and_cells(costs.table, rows)[1][0][-1] == "-"
+    assert costs.run(said.append) == []
+    (timed,) = (line for line in read_lines(costs.results) if "seconds_per_round" in line)
+    assert timed["accuracy"] == feddig["accuracy"]
+
+
 def line_of(cell: Cell, **more: Any) -> dict[str, Any]:
     """Write a result by hand."""
     return {"settings": cell.settings, **more}
@@ -258,8 +292,8 @@ def test_a_cell_that_does_not_fit_is_not_begun(folder: Path) -> None:
     said: list[str] = []
     assert runner.run(said.append) == []
     assert len(said) == 1
-    assert said[0].startswith("stopped: fedavg, sequential, fashion-mini, seed 0 takes about 600 s, and ")
-    assert not (folder / "work").exists()
+    assert said[0].startswith("stopped: fedavg, sequential, fashion-mini, seed 0: it takes about 600 s, and ")
+    assert not list((folder / "work").rglob("log.txt"))
 
 
 def test_time_is_measured_once_and_no_cell_is_finished_by_it(folder: Path) -> None:

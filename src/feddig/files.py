@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -185,13 +185,49 @@ def path_fingerprint(path: Path) -> str:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock on this file, made if it is not there, so that processes take turns (not on Windows)."""
+def locked(path: Path, *, wait: bool = True) -> Iterator[bool]:
+    """Hold a lock on this file, made if it is not there, so that processes take turns (not on Windows).
+
+    Without `wait` it yields whether the lock was free.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("ab") as stream:
         if fcntl is not None:
-            fcntl.flock(stream.fileno(), fcntl.LOCK_EX)
-        yield
+            try:
+                fcntl.flock(stream.fileno(), fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                yield False
+                return
+        yield True
+
+
+@contextmanager
+def attended(path: Path) -> Iterator[Callable[[], int | None]]:
+    """Share a lock on this file, and count in it how many processes ever did.
+
+    What is yielded returns that count while no other process shares it (not on Windows), else None. So a process that
+    gets the same count twice was alone in between.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as stream:
+
+        def alone() -> int | None:
+            if fcntl is not None:
+                try:
+                    fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return None
+                finally:
+                    fcntl.flock(
+                        stream.fileno(), fcntl.LOCK_SH
+                    )  # also after a failure, which takes the lock away
+            return path.stat().st_size
+
+        if fcntl is not None:
+            fcntl.flock(stream.fileno(), fcntl.LOCK_SH)
+        stream.write(b".")
+        stream.flush()
+        yield alone
 
 
 def _hash_file(path: Path) -> str:

@@ -90,6 +90,13 @@ class PaperTable:
     published: Mapping[str, Mapping[str, Sequence[float]]]
     """The paper's means, and deviations where it has them: by scenario (or by what is measured) and algorithm."""
 
+    def finished(self, lines: Sequence["Line"]) -> dict[str, "Line"]:
+        """Return the lines of finished cells by their keys; for a table of costs, those that were timed."""
+        done = finished_cells(lines)
+        if self.kind != "costs":
+            return done
+        return {key: line for key, line in done.items() if "failure" in line or "seconds_per_round" in line}
+
     def with_seeds(self, seeds: Sequence[int]) -> "PaperTable":
         """Return the table with these seeds in place of its own."""
         chosen = (cell.with_seed(seed) for seed in seeds for cell in self.cells)
@@ -203,7 +210,7 @@ def remaining_seconds(
     table: PaperTable, lines: Sequence[Line]
 ) -> tuple[list[Cell], dict[str, tuple[float, int]]]:
     """Return the cells that are not finished; and by device their seconds, as far as known, and how many are not."""
-    done, known = finished_cells(lines), seconds_by_kind(lines)
+    done, known = table.finished(lines), seconds_by_kind(lines)
     left = [cell for cell in table.cells if cell.key not in done]
     costs = {}
     for device in dict.fromkeys(device for _, device in known):

@@ -15,9 +15,9 @@ from feddig.core.absence import PAPER_ROUNDS, Absence, read_absence
 from feddig.errors import DivergenceError, FedDigError
 from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import choose_device, describe_device
-from feddig.files import content_hash, locked
+from feddig.files import attended, content_hash, locked
 from feddig.report.html_parts import PAGE, say_page
-from feddig.runs.paper.cells import Cell, Line, PaperTable, finished_cells, keep, read_lines, seconds_by_kind
+from feddig.runs.paper.cells import Cell, Line, PaperTable, keep, read_lines, seconds_by_kind
 from feddig.runs.progress import Progress
 from feddig.runs.result import Result
 from feddig.runs.results_folder import ResultsFolder
@@ -48,38 +48,51 @@ class Runner:
     progress: Callable[[], Progress] | None = None
 
     def run(self, say: Callable[[str], None]) -> list[str]:
-        """Run the cells that are not finished; return what failed. `say` is told what happens."""
+        """Run the cells that are not finished; return what failed. `say` is told what happens.
+
+        Several processes may do so at once: each takes cells that no other one is running.
+        """
         device = describe_device(choose_device(self.device))
         failures: list[str] = []
-        for cell in self.table.cells:
-            lines = read_lines(self.results)
-            if cell.key in finished_cells(lines):
-                continue
-            needed = seconds_by_kind(lines).get((cell.cost_kind, device))
-            if self.until is not None:
-                left = self.until - time.monotonic()
-                whole = (needed or 0.0) * cell.experiment.training.rounds
-                if left <= 0 or whole > left:
-                    cost = "is not timed" if needed is None else f"takes about {whole:.0f} s"
-                    say(f"stopped: {cell.name} {cost}, and {max(left, 0):.0f} s are left")
-                    break
-            try:
-                line = self._run(cell)
-            except OutOfTimeError as error:
-                say(f"stopped: {cell.name}: {error}")
-                break
-            except DivergenceError as error:
-                line = {"settings": cell.settings, "device": device, "failure": str(error)}
-            except FedDigError as error:
-                failures.append(f"{cell.name}: {error}")
-                log.warning("%s", failures[-1])
-                continue
-            self._keep(line)
-            say(f"finished: {cell.name}: {_result(line)}")
-            page = self._folder(cell) / PAGE
-            if page.is_file():
-                say(say_page(page))
+        with attended(self.work / ".running") as alone:
+            for cell in self.table.cells:
+                with locked(self._folder(cell).with_suffix(".lock"), wait=False) as mine:
+                    if not mine:
+                        say(f"left out: {cell.name}: another process is running it")
+                        continue
+                    lines = read_lines(self.results)
+                    if cell.key in self.table.finished(lines):
+                        continue
+                    try:
+                        self._check_time(cell, seconds_by_kind(lines).get((cell.cost_kind, device)))
+                        before = alone()
+                        line = self._run(cell)
+                    except OutOfTimeError as error:
+                        say(f"stopped: {cell.name}: {error}")
+                        break
+                    except DivergenceError as error:
+                        line = {"settings": cell.settings, "device": device, "failure": str(error)}
+                    except FedDigError as error:
+                        failures.append(f"{cell.name}: {error}")
+                        log.warning("%s", failures[-1])
+                        continue
+                    if before is None or before != alone():  # beside others a round takes longer
+                        line = {name: value for name, value in line.items() if name != "seconds_per_round"}
+                    self._keep(line)
+                say(f"finished: {cell.name}: {_result(line)}")
+                page = self._folder(cell) / PAGE
+                if page.is_file():
+                    say(say_page(page))
         return failures
+
+    def _check_time(self, cell: Cell, seconds: float | None) -> None:
+        if self.until is None:
+            return
+        left = self.until - time.monotonic()
+        whole = (seconds or 0.0) * cell.experiment.training.rounds
+        if left <= 0 or whole > left:
+            cost = "it is not timed" if seconds is None else f"it takes about {whole:.0f} s"
+            raise OutOfTimeError(f"{cost}, and {max(left, 0):.0f} s are left")
 
     def time(self, say: Callable[[str], None]) -> None:
         """Train the first rounds of one cell of each kind, and keep how long a round takes."""
@@ -173,7 +186,8 @@ class _Deadline:
 def _result(line: Line) -> str:
     if "failure" in line:
         return str(line["failure"])
-    return f"{line['accuracy'][-1]:.1f} % at the end, {line['seconds_per_round']:.3f} s a round"
+    seconds = line.get("seconds_per_round")
+    return f"{line['accuracy'][-1]:.1f} % at the end" + (f", {seconds:.3f} s a round" if seconds else "")
 
 
 def _mean_in_proportion(curve: Sequence[float], first: int, last: int) -> float | None:

@@ -198,6 +198,6 @@ def _costs(table: PaperTable, row: PaperRow) -> list[str]:
     sent = [
         f"{sizes[name] / 1e6:.2f}" if sizes else NONE for name in ("float32", "float16", "float16_compressed")
     ]
-    ours = mean_and_deviation(one["seconds_per_round"] for one in row.lines)
-    assert ours is not None
-    return [update, f"{line['bytes']['update'][0] / 1e6:.2f}", digests, *sent, seconds, format_mean(ours, 2)]
+    ours = mean_and_deviation(one.get("seconds_per_round") for one in row.lines)
+    timed = NONE if ours is None else format_mean(ours, 2)
+    return [update, f"{line['bytes']['update'][0] / 1e6:.2f}", digests, *sent, seconds, timed]
