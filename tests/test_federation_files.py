@@ -39,7 +39,7 @@ from feddig.experiment.setup import lay_out
 from feddig.federation.certificates import read_fingerprint
 from feddig.federation.contract import Contract, read_contract
 from feddig.federation.folders import FederationFolder, ModeratorFolder, SiloFolder
-from feddig.federation.processes import moderator_process
+from feddig.federation.processes import moderator_process, up
 from feddig.federation.processes.moderator_process import MOST_FAILURES, Failures
 from feddig.federation.processes.up import choose_display
 from feddig.federation.silo import open_silo
@@ -814,6 +814,31 @@ def test_a_finished_federation_prints_its_page_and_last_its_folder(
         with pytest.raises(SystemExit) as ended:
             main(["federation", "up", str(tmp_path), *words])
         assert (ended.value.code, capsys.readouterr().out) == (0, said)
+
+
+def test_up_lets_no_more_silos_load_at_a_time_than_there_are_cores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    init(tmp_path / "f", "--silos", 5, *SMALL)
+    whole = FederationFolder(tmp_path / "f")
+    logs = [whole.silo(f"silo-{silo}").logs / "node.log" for silo in range(5)]
+    logs[3].parent.mkdir(exist_ok=True)
+    logs[3].write_text("what its last node said\n")
+    began: list[list[bool]] = []
+
+    def launch(command: str, folder: Path, log_file: Path) -> subprocess.Popen[bytes]:
+        program = "sleep 3"
+        if command == "silo":
+            began.append([log.exists() and "ready" in log.read_text() for log in logs])
+            program = f"sleep .3; mkdir -p '{folder}/logs'; echo ready >> '{folder}/logs/node.log'; sleep 2"
+        return subprocess.Popen(["sh", "-c", program])
+
+    monkeypatch.setattr(up, "_launch", launch)
+    monkeypatch.setattr(up, "AT_ONCE", 2)
+    assert not up.up(whole, Event())
+    loading = [order - sum(ready) for order, ready in enumerate(began)]
+    assert len(began) == 5
+    assert max(loading) == 1
 
 
 def test_status_of_another_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ from feddig.errors import FedDigError
 from feddig.federation.folders import SiloFolder
 from feddig.federation.processes.processes import party_environment, party_lock, start, stop
 
+NODE_LOG = "node.log"
 CONNECTED, HUNG, ERROR = "connected to", "Timeout (", "feddig: error: "
 """What the node writes to its log; the second is Python's own faulthandler's, which ends a process that hangs."""
 FINISHED, WRONG, REFUSED = 0, 2, 3
@@ -64,7 +65,7 @@ def supervise(folder: SiloFolder, stopping: Event) -> bool:
 
 def _run_node(folder: SiloFolder, stopping: Event) -> tuple[int, str]:
     """Run the node until it ends or the event is set; return its exit code and what it wrote to its log."""
-    file = folder.logs / "node.log"
+    file = folder.logs / NODE_LOG
     mark = file.stat().st_size if file.exists() else 0
     command = [sys.executable, "-P", "-m", "feddig.federation.flower_1_41.node", str(folder.path.resolve())]
     process = start(command, file, party_environment(folder.path, folder.flower_home))

@@ -1,8 +1,10 @@
 """Run a whole federation on this machine: moderator and silos as processes of their own, watched and displayed."""
 
 import logging
+import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,11 +27,17 @@ from feddig.federation.processes.processes import (
     started_by_us,
     stop_programs,
 )
+from feddig.federation.processes.supervisor import NODE_LOG
 from feddig.federation.silo_data import check_folder
 from feddig.federation.status import Show, Status, read_status, show_lines, show_new_faults
 
 MODERATOR = "moderator"
 POLL_SECONDS, STOP_SECONDS = 0.2, 25.0
+AT_ONCE, LOADING_SECONDS = os.cpu_count() or 1, 10.0
+"""How many silos load their programs and data at the same time, and for how long one holds up the next.
+
+All at once they would leave the moderator no core, and everybody waits for the moderator.
+"""
 
 log = logging.getLogger("feddig")
 
@@ -43,6 +51,14 @@ class Party:
     folder: Path
     log_file: Path
     process: subprocess.Popen[bytes]
+    began: float
+    said: int
+    """The size of its node's log when it began."""
+
+    def is_loading(self) -> bool:
+        """Return whether this is a silo whose node has not said anything yet."""
+        waits = time.monotonic() < self.began + LOADING_SECONDS and self.process.poll() is None
+        return self.command == "silo" and waits and _node_log_size(self.log_file.parent) == self.said
 
 
 def up(
@@ -65,9 +81,7 @@ def up(
     with party_lock(whole.path):
         parties: list[Party] = []
         try:
-            for name in names:
-                parties.append(_start(whole, name))
-            return _watch(whole, contract, parties, stopping, rounds_limit, show)
+            return _watch(whole, contract, names, parties, stopping, rounds_limit, show)
         finally:
             stop_programs([party.process for party in parties], STOP_SECONDS)
             for party in parties:
@@ -94,8 +108,13 @@ def _start(whole: FederationFolder, name: str) -> Party:
     else:
         silo = whole.silo(name)
         command, folder, logs = "silo", silo.path, silo.logs
-    log_file = logs / f"{command}.log"
-    return Party(name, command, folder, log_file, _launch(command, folder, log_file))
+    log_file, said = logs / f"{command}.log", _node_log_size(logs)
+    return Party(name, command, folder, log_file, _launch(command, folder, log_file), time.monotonic(), said)
+
+
+def _node_log_size(logs: Path) -> int:
+    file = logs / NODE_LOG
+    return file.stat().st_size if file.exists() else 0
 
 
 def _launch(command: str, folder: Path, log_file: Path) -> subprocess.Popen[bytes]:
@@ -106,15 +125,18 @@ def _launch(command: str, folder: Path, log_file: Path) -> subprocess.Popen[byte
 def _watch(
     whole: FederationFolder,
     contract: Contract,
+    waiting: list[str],
     parties: list[Party],
     stopping: Event,
     rounds_limit: int | None,
     show: Show,
 ) -> bool:
-    """Watch the parties and show each new status, until nothing is left to do."""
+    """Start the parties that wait, watch them and show each new status, until nothing is left to do."""
     last: Status | None = None
     gave_up: set[str] = set()
     while True:
+        while waiting and sum(party.is_loading() for party in parties) < AT_ONCE:
+            parties.append(_start(whole, waiting.pop(0)))
         status = read_status(whole.moderator.status)
         if status is not None and status != last:
             show(status)
