@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rehearsed_federation import (
@@ -37,7 +38,7 @@ POLL_SECONDS = 0.25
 
 
 def main() -> None:
-    """Measure one process, the federation, and one process again."""
+    """Measure one process, the federation, and one process again, in a folder."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -46,16 +47,25 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=800, help="training images in all; 0: all there are")
     parser.add_argument("--algorithm", default="feddig")
     parser.add_argument("--validation", action="store_true", help="accuracy by a second message to the silos")
-    parser.add_argument("--work", type=Path, default=Path("results/federation-overhead"))
+    parser.add_argument("--work", type=Path, help="a new folder to keep; left out, a temporary one")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.work is None:
+        with TemporaryDirectory() as work:
+            measure(options, Path(work))
+    else:
+        measure(options, options.work)
+
+
+def measure(options: argparse.Namespace, work: Path) -> None:
+    """Measure in this folder, and write what was found."""
     logging.getLogger("feddig").setLevel(logging.WARNING)
     experiment = small_experiment(
         silos=options.silos, rounds=options.rounds, limit=options.images, seed=0, algorithm=options.algorithm
     )
     load = LoadWatch()
-    before = in_one_process(experiment, options.work / "before", load)
-    federation = RehearsedFederation.make(options.work / "federation", experiment, deadline=300.0)
+    before = in_one_process(experiment, work / "before", load)
+    federation = RehearsedFederation.make(work / "federation", experiment, deadline=300.0)
     if options.validation:
         federation.folder.moderator.test_set.unlink()
     with federation:
@@ -64,7 +74,7 @@ def main() -> None:
     everybody = [*range(options.silos)]
     complete = sum(row["present"] == everybody for row in rows)
     deployed = medians(rows)
-    after = in_one_process(experiment, options.work / "after", load)
+    after = in_one_process(experiment, work / "after", load)
     result = {
         "format_version": 1,
         "command": "python benchmarks/federation_overhead.py",

@@ -26,7 +26,7 @@ from feddig.errors import FedDigError
 from feddig.federation.client_app import OtherContractError
 from feddig.federation.flower_1_41 import node as module
 from feddig.federation.flower_1_41.names import OTHER_CONTRACT
-from feddig.federation.flower_1_41.node import Node
+from feddig.federation.flower_1_41.node import Node, poll_seconds
 from feddig.federation.flower_1_41.replies import CHUNK
 from feddig.federation.folders import SiloFolder
 from feddig.federation.wire import (
@@ -54,7 +54,7 @@ class Link:
         self.replies: list[Message] = []
         self.received: dict[str, bytes] = {}
         self.node = Node(
-            SiloFolder(folder), 2, 60.0, self.receive, self.send, self.pull, self.push, self.confirm
+            SiloFolder(folder), 2, 60.0, 4, self.receive, self.send, self.pull, self.push, self.confirm
         )
 
     def ask(self, kind: str, round: int = 3, content: RecordDict | None = None) -> None:
@@ -101,6 +101,22 @@ def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapt
     monkeypatch.setattr(module, "app", app)
     caplog.set_level(logging.INFO)
     return Link(tmp_path)
+
+
+def test_a_silo_asks_less_often_the_longer_it_is_idle_and_the_more_silos_there_are() -> None:
+    assert [poll_seconds(4, idle) for idle in (0, 3, 10, 30, 3600)] == pytest.approx([0.2, 0.2, 0.5, 1.5, 2])
+    assert [poll_seconds(silos, 0) for silos in (1, 8, 32, 500)] == pytest.approx([0.2, 0.2, 0.8, 2])
+
+
+def test_an_answer_ends_the_idle_time(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr(module.time, "sleep", slept.append)
+    link.node.active -= 20
+    assert not link.node.turn()
+    link.ask("train")
+    assert link.node.turn()
+    assert not link.node.turn()
+    assert slept == pytest.approx([1, 0.2], abs=0.1)
 
 
 def test_a_message_is_answered_and_the_whole_reply_is_handed_over(

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,12 @@ from feddig.federation.processes.network import await_moderator
 
 REFUSED = 3
 """The exit code of a node that the moderator does not take."""
-POLL_SECONDS, PULL_SECONDS = 0.2, 0.05
-"""How often it asks for a message, and for a part of one that the moderator has not handed over yet."""
+POLL_SECONDS, LONGEST_POLL_SECONDS = 0.2, 2.0
+POLLS_A_SECOND, IDLE_SHARE = 40, 0.05
+"""How often all silos together ask for messages, which costs the SuperLink about 4 ms each time; and for what share of
+its idle time a silo may let the next message wait."""
+PULL_SECONDS = 0.05
+"""How often it asks for a part of a message that the moderator has not handed over yet."""
 LEAVE_SECONDS = 3.0
 """How long it stays after the end, for the moderator to take its receipt."""
 NOT_ANSWERED = Error(CANNOT_ANSWER, "it could not answer; its own log says why")
@@ -88,7 +92,8 @@ def run_node(folder: SiloFolder) -> None:
             with names.CONNECT.get()(contract.address, False, trusted, keys) as connection:
                 number, receive, send, _, _, pull, push, confirm = connection
                 log.info("connected to %s", contract.address)
-                node = Node(folder, number, contract.longest_answer, receive, send, pull, push, confirm)
+                longest, silos = contract.longest_answer, len(contract.active)
+                node = Node(folder, number, longest, silos, receive, send, pull, push, confirm)
                 # a version of the contract that was accepted since may have more rounds
                 while not (node.turn() and is_finished(folder, contract := read_contract(folder.contract))):
                     pass
@@ -110,7 +115,7 @@ def run_node(folder: SiloFolder) -> None:
             raise SystemExit(REFUSED) from None
 
 
-@dataclass(frozen=True)
+@dataclass
 class Node:
     """Answers messages over a connection, which is Flower's and consists of functions."""
 
@@ -118,18 +123,22 @@ class Node:
     number: int
     longest: float
     """Seconds after which nobody waits for an answer any more."""
+    silos: int
+    """How many silos ask the same SuperLink."""
     receive: Callable[[], Any]
     send: Callable[..., Any]
     pull: Callable[[int, str], bytes]
     push: Callable[[int, str, str, bytes], None]
     confirm: Callable[[int, str], None]
+    active: float = field(default_factory=time.monotonic)
+    """When it last answered a message, or connected."""
 
     def turn(self) -> bool:
         """Answer the next message, if there is one; return whether that was done."""
         try:
             received = self.receive()
             if received is None:
-                time.sleep(POLL_SECONDS)
+                time.sleep(poll_seconds(self.silos, time.monotonic() - self.active))
                 return False
             message = self._fetch(*received)
             # a process that hangs reacts to nothing; it is ended, and the next one is asked again
@@ -141,6 +150,7 @@ class Node:
                 faulthandler.cancel_dump_traceback_later()
             seconds = time.perf_counter() - began
             self._send(reply, seconds)
+            self.active = time.monotonic()
         except (SystemExit, KeyboardInterrupt, UnknownNodeError):
             raise
         except BaseException as error:  # what Flower raises when a run was stopped is no Exception
@@ -186,6 +196,11 @@ class Node:
                 lambda part, content: self.push(run, session, part, content),
                 object_ids_to_push=wanted,
             )
+
+
+def poll_seconds(silos: int, idle: float) -> float:
+    """Return how long one of these silos waits until it asks again, when it has been idle for so many seconds."""
+    return min(LONGEST_POLL_SECONDS, max(POLL_SECONDS, silos / POLLS_A_SECOND, idle * IDLE_SHARE))
 
 
 def _what(message: Message) -> str:
