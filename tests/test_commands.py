@@ -69,6 +69,7 @@ ATTACKS = "--quick --digests-at-most 12 --pool 100 --canaries 20"
 FEWER = {
     "feddig compare experiments/paper.toml": f"{PAPER} --set model.classifier=small",
     "feddig paper run": "--seeds 0 --limit-minutes 0.02",
+    "feddig paper figure": f"--results {ROOT}/benchmarks/results/paper",
     "feddig run --resume results/four --rounds": "--rounds 3",
     "feddig run": f"{SMALL} --set training.rounds=2",
     "feddig compare": f"{SMALL} --set training.rounds=2 --seeds 0",

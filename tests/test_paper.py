@@ -14,7 +14,7 @@ import pytest
 
 import feddig.cli
 from documented import ROOT
-from feddig.errors import FileFormatError, SettingError
+from feddig.errors import FedDigError, FileFormatError, SettingError
 from feddig.experiment.setup import choose_device, describe_device
 from feddig.files import FORMAT_VERSION
 from feddig.runs.paper.cells import (
@@ -27,6 +27,7 @@ from feddig.runs.paper.cells import (
     read_tables,
     remaining_seconds,
 )
+from feddig.runs.paper.picture import draw_table
 from feddig.runs.paper.runner import Runner
 from feddig.runs.paper.table import heads_and_cells, tabulate, to_markdown
 
@@ -395,6 +396,33 @@ def test_a_table_of_costs_gives_sizes_and_seconds(folder: Path) -> None:
     ]
 
 
+def test_a_figure_shows_what_the_result_files_hold(folder: Path) -> None:
+    table = replace(read_table(folder / "paper", "first"), figure="scenario-curves")
+    curves = {"fedavg": [10.0, 30.0, 50.0, 40.0, 30.0, 20.0], "feddig": [20.0, 40.0, 60.0, 61.0, 62.0, 63.0]}
+    lines = {
+        cell.key: {
+            "settings": cell.settings,
+            "accuracy": curves[cell.experiment.algorithm.name],
+            "measures": {"final": 1.0},
+        }
+        for cell in table.cells
+    }
+    (axes,) = draw_table(table, lines).axes
+    drawn = {str(line.get_label()): list(line.get_ydata()) for line in axes.get_lines()}
+    assert {name: drawn[name] for name in curves} == curves
+    # silos leave in rounds 2, 3, 4 and 5 of 6
+    assert sorted(line.get_xdata()[0] for line in axes.get_lines() if len(line.get_xdata()) == 2) == [
+        2,
+        3,
+        4,
+        5,
+    ]
+    with pytest.raises(FedDigError, match="first: no cell is finished; run some with feddig paper run first"):
+        draw_table(table, {})
+    with pytest.raises(FedDigError, match="no kind of figure fits it"):
+        draw_table(replace(table, figure=""), lines)
+
+
 # --- the command
 
 
@@ -416,6 +444,8 @@ def test_the_command_lists_runs_and_tabulates(folder: Path, capsys: pytest.Captu
     text = command("list", *places, capsys=capsys)[1]
     assert "1 of 2" in text
     assert "1 of 1" in text
+    code, text = command("figure", "second", *places, capsys=capsys)
+    assert (code, "no kind of figure fits it" in text) == (2, True)
     code, text = command("table", "second", "--markdown", *places, capsys=capsys)
     assert (code, text.splitlines()[0]) == (0, "<!-- second -->")
 

@@ -1,4 +1,4 @@
-"""`feddig paper list|run|table`: the paper's tables and figures, run and set beside the paper's numbers."""
+"""`feddig paper list|run|table|figure`: the paper's tables and figures, run and set beside the paper's numbers."""
 
 import sys
 import time
@@ -133,6 +133,29 @@ def paper_table(
         for texts in cells:
             shown.add_row(*texts)
         _print(shown)
+
+
+@paper_app.command("figure")
+def paper_figure(
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="The table or figure; `list` shows all.", autocompletion=_tables),
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for paper-NAME.png and paper-NAME.svg.")] = Path(
+        "figures"
+    ),
+    experiments: Experiments = EXPERIMENTS,
+    results: Results = RESULTS,
+) -> None:
+    """Draw ours as the paper's figure, from the cells that are finished."""
+    from feddig.report.paper.style import save_figure
+    from feddig.runs.paper.cells import finished_cells, read_lines, read_table
+    from feddig.runs.paper.picture import draw_table
+
+    options.check_out(out)
+    figure = draw_table(read_table(experiments, name), finished_cells(read_lines(results)))
+    for path in save_figure(figure, out, f"paper-{name}"):
+        print(path)
 
 
 def _spell_time(seconds: float) -> str:

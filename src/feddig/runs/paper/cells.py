@@ -89,6 +89,8 @@ class PaperTable:
     cells: tuple[Cell, ...]
     published: Mapping[str, Mapping[str, Sequence[float]]]
     """The paper's means, and deviations where it has them: by scenario (or by what is measured) and algorithm."""
+    figure: str = ""
+    """The kind of figure that shows it; empty if none does."""
 
     def finished(self, lines: Sequence["Line"]) -> dict[str, "Line"]:
         """Return the lines of finished cells by their keys; for a table of costs, those that were timed."""
@@ -148,7 +150,7 @@ def read_table(folder: Path, name: str) -> PaperTable:
         scenario: {name: value if isinstance(value, list) else [value] for name, value in row.items()}
         for scenario, row in table.get("published", {}).items()
     }
-    return PaperTable(*facts, tuple(cells.values()), published)
+    return PaperTable(*facts, tuple(cells.values()), published, table.get("figure", ""))
 
 
 def _flat(table: Mapping[str, Any], outer: str = "") -> dict[str, Any]:
