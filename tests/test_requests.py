@@ -44,9 +44,14 @@ class SlowGrid:
         self.when: Callable[[int, int], float] = lambda silo, round: 0.0
         """Return the time at which a silo's reply of a round arrives."""
         self.sent = 0
+        self.still: list[float] = []
+        """For how long it stands still before it refuses messages, for each that it refuses."""
 
     def push_messages(self, messages: Iterable[Any]) -> list[str]:
         names = []
+        if self.still:
+            self._clock.sleep(self.still.pop())
+            raise ConnectionError("the push session may have expired")
         for message in messages:
             self.sent += 1
             names.append(f"message {self.sent}")
@@ -101,6 +106,24 @@ class RefusingReader:
             Answer(name, fault=fault) if name == self._refused else Answer(name, RecordDict())
             for name in limits
         ]
+
+
+def test_messages_that_the_superlink_lost_in_an_outage_are_sent_again_once(
+    clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = SlowGrid(clock)
+    grid.when = lambda silo, round: clock.now + 9 if silo < 2 else float("inf")
+    sender = RequestSender(grid, write_message)  # type: ignore[arg-type]
+    grid.still = [5 * DEADLINE]
+    assert ask(sender, [0, 1, 2], 4) == [0, 1], "the deadline counts from the second time"
+    assert "round 5: the SuperLink did not take the messages; they are sent again (the push" in caplog.text
+    assert clock.now == pytest.approx(6 * DEADLINE)
+    grid.still = [1.0]
+    sender.ping(2, 2, RecordDict(), round=4, deadline=DEADLINE)
+    assert grid.sent == 4
+    grid.still = [1.0, 1.0]
+    with pytest.raises(ConnectionError):
+        ask(sender, [0], 5)
 
 
 def test_a_refused_reply_is_logged_and_its_silo_is_absent_but_not_busy(

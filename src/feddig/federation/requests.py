@@ -71,22 +71,38 @@ class RequestSender:
         """
         if not contents:
             return {}
-        sent = time.monotonic()
-        messages = {
-            silo: self._write(content, nodes[silo], kind, ttl=VALID_DEADLINES * deadline, group_id=str(round))
-            for silo, content in contents.items()
-        }
-        ids = list(self._grid.push_messages(list(messages.values())))
+        valid = VALID_DEADLINES * deadline
+        names, sent = self._push(
+            lambda: [
+                self._write(content, nodes[silo], kind, ttl=valid, group_id=str(round))
+                for silo, content in contents.items()
+            ],
+            round,
+        )
         # a message that Flower did not take comes back without a name, or not at all
-        receivers = {name: silo for name, silo in zip(ids, messages, strict=False) if name}
-        for silo in messages.keys() - set(receivers.values()):
+        receivers = {name: silo for name, silo in zip(names, contents, strict=False) if name}
+        for silo in contents.keys() - set(receivers.values()):
             log.warning("silo %d, round %d: the message could not be sent", silo, round + 1)
         found = self._collect(receivers, round, sent + deadline, largest, failed, excused)
         for name, silo in receivers.items():
             log.warning("silo %d, round %d: no reply to %s in %g s", silo, round + 1, kind, deadline)
-            self._unanswered[name] = _Unanswered(silo, round, sent + VALID_DEADLINES * deadline)
+            self._unanswered[name] = _Unanswered(silo, round, sent + valid)
             self._working_on.add(name)
         return found
+
+    def _push(self, write: Callable[[], list[Message]], round: int) -> tuple[list[str], float]:
+        """Send messages; return their names, and when they were sent."""
+        sent = time.monotonic()
+        try:
+            return list(self._grid.push_messages(write())), sent
+        except Exception as error:  # Flower's own, when the SuperLink stood still while it took them
+            log.warning(
+                "round %d: the SuperLink did not take the messages; they are sent again (%s)",
+                round + 1,
+                error,
+            )
+        sent = time.monotonic()
+        return list(self._grid.push_messages(write())), sent
 
     def _collect(
         self, waiting: dict[str, int], round: int, until: float, largest: int, failed: Failed, excused: bool
@@ -117,10 +133,11 @@ class RequestSender:
     def ping(self, silo: int, node: int, content: RecordDict, *, round: int, deadline: float) -> None:
         """Ask a silo that is late for a sign of life, without waiting for it."""
         valid = VALID_DEADLINES * deadline
-        message = self._write(content, node, WHO, ttl=valid, group_id=str(round))
-        for name in self._grid.push_messages([message]):
-            if name:
-                self._pings[name] = _Unanswered(silo, round, time.monotonic() + valid)
+        names, sent = self._push(
+            lambda: [self._write(content, node, WHO, ttl=valid, group_id=str(round))], round
+        )
+        for name in filter(None, names):
+            self._pings[name] = _Unanswered(silo, round, sent + valid)
 
     def drop_late(self) -> None:
         """Log and drop replies that came after their round's deadline."""
