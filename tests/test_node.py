@@ -105,7 +105,7 @@ def link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCapt
 
 def test_a_silo_asks_less_often_the_longer_it_is_idle_and_the_more_silos_there_are() -> None:
     assert [poll_seconds(4, idle) for idle in (0, 3, 10, 30, 3600)] == pytest.approx([0.2, 0.2, 0.5, 1.5, 2])
-    assert [poll_seconds(silos, 0) for silos in (1, 8, 32, 500)] == pytest.approx([0.2, 0.2, 0.8, 2])
+    assert [poll_seconds(silos, 0) for silos in (1, 8, 32, 500)] == pytest.approx([0.2, 0.2, 0.8, 12.5])
 
 
 def test_an_answer_ends_the_idle_time(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:

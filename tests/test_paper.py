@@ -16,7 +16,7 @@ import feddig.cli
 from documented import ROOT
 from feddig.errors import FedDigError, FileFormatError, SettingError
 from feddig.experiment.setup import choose_device, describe_device
-from feddig.files import FORMAT_VERSION
+from feddig.files import FORMAT_VERSION, attended
 from feddig.runs.paper.cells import (
     Cell,
     PaperTable,
@@ -279,6 +279,15 @@ def test_processes_share_a_table_and_do_not_time_rounds_beside_each_other(folder
     assert costs.run(said.append) == []
     (timed,) = (line for line in read_lines(costs.results) if "seconds_per_round" in line)
     assert timed["accuracy"] == feddig["accuracy"]
+    assert len(list((folder / "work").rglob("metrics.jsonl"))) == 3, "it was trained again"
+    (folder / "results" / "second.jsonl").unlink()
+    (failure,) = costs.run(said.append)
+    assert "so its rounds were not timed; remove " in failure
+
+
+def test_rounds_are_not_timed_beside_other_cells(folder: Path) -> None:
+    with attended(folder / "work" / ".running"), pytest.raises(FedDigError, match="time it without them"):
+        runner_of(folder).time(lambda text: None)
 
 
 def line_of(cell: Cell, **more: Any) -> dict[str, Any]:

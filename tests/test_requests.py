@@ -11,6 +11,7 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 from flwr.app import Error, RecordDict
 from flwr.common.constant import ErrorCode
 
+from feddig.errors import FedDigError
 from feddig.federation import requests
 from feddig.federation.contract import VALID_DEADLINES
 from feddig.federation.flower_1_41.replies import Answer
@@ -44,14 +45,9 @@ class SlowGrid:
         self.when: Callable[[int, int], float] = lambda silo, round: 0.0
         """Return the time at which a silo's reply of a round arrives."""
         self.sent = 0
-        self.still: list[float] = []
-        """For how long it stands still before it refuses messages, for each that it refuses."""
 
     def push_messages(self, messages: Iterable[Any]) -> list[str]:
         names = []
-        if self.still:
-            self._clock.sleep(self.still.pop())
-            raise ConnectionError("the push session may have expired")
         for message in messages:
             self.sent += 1
             names.append(f"message {self.sent}")
@@ -69,6 +65,13 @@ class SlowGrid:
         for name in arrived:
             del self._replies[name]
         return found
+
+
+class StillGrid(SlowGrid):
+    """A grid whose SuperLink stands still while it takes messages."""
+
+    def push_messages(self, messages: Iterable[Any]) -> list[str]:
+        raise ConnectionError("the push session may have expired")
 
 
 @pytest.fixture
@@ -108,22 +111,12 @@ class RefusingReader:
         ]
 
 
-def test_messages_that_the_superlink_lost_in_an_outage_are_sent_again_once(
-    clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    grid = SlowGrid(clock)
-    grid.when = lambda silo, round: clock.now + 9 if silo < 2 else float("inf")
-    sender = RequestSender(grid, write_message)  # type: ignore[arg-type]
-    grid.still = [5 * DEADLINE]
-    assert ask(sender, [0, 1, 2], 4) == [0, 1], "the deadline counts from the second time"
-    assert "round 5: the SuperLink did not take the messages; they are sent again (the push" in caplog.text
-    assert clock.now == pytest.approx(6 * DEADLINE)
-    grid.still = [1.0]
-    sender.ping(2, 2, RecordDict(), round=4, deadline=DEADLINE)
-    assert grid.sent == 4
-    grid.still = [1.0, 1.0]
-    with pytest.raises(ConnectionError):
-        ask(sender, [0], 5)
+def test_messages_that_the_superlink_did_not_take_end_the_app_with_one_line(clock: Clock) -> None:
+    sender = RequestSender(StillGrid(clock), write_message)  # type: ignore[arg-type]
+    with pytest.raises(FedDigError, match=r"the SuperLink did not take all messages \(the push"):
+        ask(sender, [0, 1], 4)
+    with pytest.raises(FedDigError, match="the SuperLink did not take all messages"):
+        sender.ping(2, 2, RecordDict(), round=4, deadline=DEADLINE)
 
 
 def test_a_refused_reply_is_logged_and_its_silo_is_absent_but_not_busy(

@@ -147,7 +147,7 @@ def paper_figure(
     experiments: Experiments = EXPERIMENTS,
     results: Results = RESULTS,
 ) -> None:
-    """Draw ours as the paper's figure, from the cells that are finished."""
+    """Draw our results as the paper's figure, from the cells that are finished."""
     from feddig.report.paper.style import save_figure
     from feddig.runs.paper.cells import finished_cells, read_lines, read_table
     from feddig.runs.paper.picture import draw_table

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_public_key
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from feddig.errors import FedDigError
 from feddig.federation.certificates import fingerprint
 from feddig.federation.contract import VALID_DEADLINES, Member
 from feddig.federation.flower_1_41.replies import Answer, open_reader
@@ -71,38 +72,33 @@ class RequestSender:
         """
         if not contents:
             return {}
-        valid = VALID_DEADLINES * deadline
-        names, sent = self._push(
-            lambda: [
-                self._write(content, nodes[silo], kind, ttl=valid, group_id=str(round))
-                for silo, content in contents.items()
-            ],
-            round,
-        )
+        sent = time.monotonic()
+        messages = {
+            silo: self._write(content, nodes[silo], kind, ttl=VALID_DEADLINES * deadline, group_id=str(round))
+            for silo, content in contents.items()
+        }
+        ids = self._push(list(messages.values()))
         # a message that Flower did not take comes back without a name, or not at all
-        receivers = {name: silo for name, silo in zip(names, contents, strict=False) if name}
-        for silo in contents.keys() - set(receivers.values()):
+        receivers = {name: silo for name, silo in zip(ids, messages, strict=False) if name}
+        for silo in messages.keys() - set(receivers.values()):
             log.warning("silo %d, round %d: the message could not be sent", silo, round + 1)
         found = self._collect(receivers, round, sent + deadline, largest, failed, excused)
         for name, silo in receivers.items():
             log.warning("silo %d, round %d: no reply to %s in %g s", silo, round + 1, kind, deadline)
-            self._unanswered[name] = _Unanswered(silo, round, sent + valid)
+            self._unanswered[name] = _Unanswered(silo, round, sent + VALID_DEADLINES * deadline)
             self._working_on.add(name)
         return found
 
-    def _push(self, write: Callable[[], list[Message]], round: int) -> tuple[list[str], float]:
-        """Send messages; return their names, and when they were sent."""
-        sent = time.monotonic()
+    def _push(self, messages: list[Message]) -> list[str]:
+        """Send messages and return their names.
+
+        The SuperLink may have stood still while it took them. Then nobody knows what it has, and only a new run, which
+        drops all of them, is sure to begin cleanly.
+        """
         try:
-            return list(self._grid.push_messages(write())), sent
-        except Exception as error:  # Flower's own, when the SuperLink stood still while it took them
-            log.warning(
-                "round %d: the SuperLink did not take the messages; they are sent again (%s)",
-                round + 1,
-                error,
-            )
-        sent = time.monotonic()
-        return list(self._grid.push_messages(write())), sent
+            return list(self._grid.push_messages(messages))
+        except Exception as error:
+            raise FedDigError(f"the SuperLink did not take all messages ({error})") from error
 
     def _collect(
         self, waiting: dict[str, int], round: int, until: float, largest: int, failed: Failed, excused: bool
@@ -133,11 +129,10 @@ class RequestSender:
     def ping(self, silo: int, node: int, content: RecordDict, *, round: int, deadline: float) -> None:
         """Ask a silo that is late for a sign of life, without waiting for it."""
         valid = VALID_DEADLINES * deadline
-        names, sent = self._push(
-            lambda: [self._write(content, node, WHO, ttl=valid, group_id=str(round))], round
-        )
-        for name in filter(None, names):
-            self._pings[name] = _Unanswered(silo, round, sent + valid)
+        message = self._write(content, node, WHO, ttl=valid, group_id=str(round))
+        for name in self._push([message]):
+            if name:
+                self._pings[name] = _Unanswered(silo, round, time.monotonic() + valid)
 
     def drop_late(self) -> None:
         """Log and drop replies that came after their round's deadline."""

@@ -35,8 +35,8 @@ REFUSED = 3
 """The exit code of a node that the moderator does not take."""
 POLL_SECONDS, LONGEST_POLL_SECONDS = 0.2, 2.0
 POLLS_A_SECOND, IDLE_SHARE = 40, 0.05
-"""How often all silos together ask for messages, which costs the SuperLink about 4 ms each time; and for what share of
-its idle time a silo may let the next message wait."""
+"""How often all silos together ask for messages, which costs the SuperLink about 4 ms each time; and to what share of
+its idle time a silo's pause grows."""
 PULL_SECONDS = 0.05
 """How often it asks for a part of a message that the moderator has not handed over yet."""
 LEAVE_SECONDS = 3.0
@@ -200,7 +200,7 @@ class Node:
 
 def poll_seconds(silos: int, idle: float) -> float:
     """Return how long one of these silos waits until it asks again, when it has been idle for so many seconds."""
-    return min(LONGEST_POLL_SECONDS, max(POLL_SECONDS, silos / POLLS_A_SECOND, idle * IDLE_SHARE))
+    return max(silos / POLLS_A_SECOND, POLL_SECONDS, min(idle * IDLE_SHARE, LONGEST_POLL_SECONDS))
 
 
 def _what(message: Message) -> str:

@@ -34,7 +34,7 @@ from feddig.federation.status import Show, Status, read_status, show_lines, show
 MODERATOR = "moderator"
 POLL_SECONDS, STOP_SECONDS = 0.2, 25.0
 AT_ONCE, LOADING_SECONDS = os.cpu_count() or 1, 10.0
-"""How many silos load their programs and data at the same time, and for how long one holds up the next.
+"""How many silos load their programs at the same time, and for how long one holds up the next.
 
 All at once they would leave the moderator no core, and everybody waits for the moderator.
 """

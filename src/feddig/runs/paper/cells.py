@@ -19,7 +19,8 @@ from feddig.experiment.toml import experiment_from_table, read_experiment, write
 from feddig.files import FORMAT_VERSION, check_version, write_atomically
 from feddig.settings import LoggingSettings
 
-KINDS = ("accuracy", "silos", "costs")
+COSTS = "costs"
+KINDS = ("accuracy", "silos", COSTS)
 """What a table shows: accuracies, also the accuracy of the silo that leaves, or bytes and seconds."""
 
 
@@ -95,7 +96,7 @@ class PaperTable:
     def finished(self, lines: Sequence["Line"]) -> dict[str, "Line"]:
         """Return the lines of finished cells by their keys; for a table of costs, those that were timed."""
         done = finished_cells(lines)
-        if self.kind != "costs":
+        if self.kind != COSTS:
             return done
         return {key: line for key, line in done.items() if "failure" in line or "seconds_per_round" in line}
 

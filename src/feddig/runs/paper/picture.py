@@ -1,4 +1,4 @@
-"""Ours as the paper's figures, drawn from the result files."""
+"""Our results as the paper's figures, drawn from the result files."""
 
 from collections.abc import Mapping
 from pathlib import Path

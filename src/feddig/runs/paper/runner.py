@@ -17,7 +17,7 @@ from feddig.experiment.experiment import Experiment
 from feddig.experiment.setup import choose_device, describe_device
 from feddig.files import attended, content_hash, locked
 from feddig.report.html_parts import PAGE, say_page
-from feddig.runs.paper.cells import Cell, Line, PaperTable, keep, read_lines, seconds_by_kind
+from feddig.runs.paper.cells import COSTS, Cell, Line, PaperTable, keep, read_lines, seconds_by_kind
 from feddig.runs.progress import Progress
 from feddig.runs.result import Result
 from feddig.runs.results_folder import ResultsFolder
@@ -25,6 +25,8 @@ from feddig.runs.run import resume, run
 
 log = logging.getLogger("feddig")
 
+RUNNING = ".running"
+"""The file by which processes that run cells see each other."""
 TEN = 10
 """Rounds over which a silo's validation accuracy is averaged."""
 
@@ -54,7 +56,7 @@ class Runner:
         """
         device = describe_device(choose_device(self.device))
         failures: list[str] = []
-        with attended(self.work / ".running") as alone:
+        with attended(self.work / RUNNING) as alone:
             for cell in self.table.cells:
                 with locked(self._folder(cell).with_suffix(".lock"), wait=False) as mine:
                     if not mine:
@@ -78,6 +80,12 @@ class Runner:
                         continue
                     if before is None or before != alone():  # beside others a round takes longer
                         line = {name: value for name, value in line.items() if name != "seconds_per_round"}
+                    if self.table.kind == COSTS and not {"seconds_per_round", "failure"} & line.keys():
+                        failures.append(
+                            f"{cell.name}: other cells ran at the same time, so its rounds were not timed; remove "
+                            f"{self._folder(cell)} and run it again"
+                        )
+                        continue
                     self._keep(line)
                 say(f"finished: {cell.name}: {_result(line)}")
                 page = self._folder(cell) / PAGE
@@ -97,22 +105,27 @@ class Runner:
     def time(self, say: Callable[[str], None]) -> None:
         """Train the first rounds of one cell of each kind, and keep how long a round takes."""
         device = choose_device(self.device)
-        for cell in self.table.cells:
-            if (cell.cost_kind, describe_device(device)) in seconds_by_kind(read_lines(self.results)):
-                continue
-            # on a GPU the first round compiles and records
-            rounds = 2 if device.type == "cuda" else 1
-            self._train(cell, rounds)
-            folder = ResultsFolder(self._folder(cell))
-            seconds = round(folder.metrics()[rounds - 1]["seconds"], 4)
-            line = {
-                "settings": cell.settings,
-                "device": describe_device(device),
-                "versions": {"torch": torch.__version__},
-                "seconds_per_round": seconds,
-            }
-            self._keep(line)
-            say(f"timed: {cell.name}: {seconds:.2f} s a round")
+        with attended(self.work / RUNNING) as alone:
+            for cell in self.table.cells:
+                if (cell.cost_kind, describe_device(device)) in seconds_by_kind(read_lines(self.results)):
+                    continue
+                if alone() is None:
+                    raise FedDigError(
+                        "other processes run cells here, so a round takes longer; time it without them"
+                    )
+                # on a GPU the first round compiles and records
+                rounds = 2 if device.type == "cuda" else 1
+                self._train(cell, rounds)
+                folder = ResultsFolder(self._folder(cell))
+                seconds = round(folder.metrics()[rounds - 1]["seconds"], 4)
+                line = {
+                    "settings": cell.settings,
+                    "device": describe_device(device),
+                    "versions": {"torch": torch.__version__},
+                    "seconds_per_round": seconds,
+                }
+                self._keep(line)
+                say(f"timed: {cell.name}: {seconds:.2f} s a round")
 
     def _keep(self, line: Line) -> None:
         # several processes may run cells of one table, for example with a seed each
@@ -122,7 +135,9 @@ class Runner:
     def _folder(self, cell: Cell) -> Path:
         experiment = cell.experiment
         place = f"seed-{experiment.seed}-{content_hash(cell.key.encode())[:8]}"
-        return self.work / experiment.algorithm.name / experiment.absence.scenario / place
+        # a run beside others has all numbers but the seconds, so a table of costs has runs of its own
+        work = self.work / COSTS if self.table.kind == COSTS else self.work
+        return work / experiment.algorithm.name / experiment.absence.scenario / place
 
     def _train(self, cell: Cell, until: int | None = None) -> Result:
         folder = self._folder(cell)
@@ -134,8 +149,12 @@ class Runner:
         return run(experiment, folder, device=self.device, progress=watched or shown, until=until)
 
     def _run(self, cell: Cell) -> Line:
-        summary, folder = self._train(cell), ResultsFolder(self._folder(cell))
+        folder = ResultsFolder(self._folder(cell))
+        done = len(folder.metrics()) if folder.started else 0
+        summary = self._train(cell)
         rows = folder.metrics()
+        # earlier rounds may have run beside other cells
+        timed = [row["seconds"] for row in rows[done:]]
         curve = [row["test_accuracy"] for row in rows]
         absence = read_absence(folder.path / "availability.csv")
         measures = {
@@ -150,7 +169,7 @@ class Runner:
             "settings": cell.settings,
             **{name: summary[name] for name in ("data", "precision", "device", "versions", "bytes")},
             "bases": folder.experiment().algorithm.bases,
-            "seconds_per_round": round(summary["seconds_per_round"], 4),
+            **({"seconds_per_round": round(fmean(timed), 4)} if timed else {}),
             "digest_bytes": _digest_bytes(folder, absence.silos),
             "measures": {name: value and round(value, 3) for name, value in measures.items()},
             "silos": _silos(absence, [row["validation_accuracy"] for row in rows]),
