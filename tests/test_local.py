@@ -1,6 +1,7 @@
 """The local training loop, compared with torch's optimiser and with results computed by hand."""
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -246,6 +247,17 @@ def test_a_network_that_draws_while_it_trains_is_repeated_too() -> None:
     first, _ = train(network_with_dropout(), stream=1)
     torch.manual_seed(22)
     assert torch.equal(train(network_with_dropout(), stream=1)[0], first)
+
+
+def test_dropout_is_the_same_when_several_threads_train_at_once() -> None:
+    def trained(stream: int, network: nn.Module) -> Tensor:
+        return train(network, stream=stream)[0]
+
+    streams, networks = range(8), [network_with_dropout() for _ in range(16)]
+    alone = list(map(trained, streams, networks[:8]))
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(trained, streams, networks[8:]))
+    assert all(map(torch.equal, together, alone))
 
 
 def test_dropout_differs_in_every_round() -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -107,6 +108,14 @@ def passes(count: int, size: int, effort: Effort, stream: torch.Generator) -> It
         left -= -(-len(order) // size)
 
 
+_GLOBAL_STREAM = threading.Lock()
+"""Held while torch's global stream on the CPU is ours.
+
+Two threads would draw from each other's stream. They could also stop for ever: torch locks the stream while it copies
+its state, and waits for Python's own lock if that copy makes Python collect garbage.
+"""
+
+
 @contextmanager
 def _dropout(seed: int, device: torch.device) -> Iterator[None]:
     """Seed torch's global stream for networks with dropout, and restore it afterwards.
@@ -116,7 +125,7 @@ def _dropout(seed: int, device: torch.device) -> Iterator[None]:
     if device.type != "cpu":
         yield
         return
-    with torch.random.fork_rng(devices=[]):
+    with _GLOBAL_STREAM, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed also changes the streams of GPUs
         yield
 
