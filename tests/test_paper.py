@@ -282,7 +282,7 @@ def test_processes_share_a_table_and_do_not_time_rounds_beside_each_other(folder
     assert len(list((folder / "work").rglob("metrics.jsonl"))) == 3, "it was trained again"
     (folder / "results" / "second.jsonl").unlink()
     (failure,) = costs.run(said.append)
-    assert "so its rounds were not timed; remove " in failure
+    assert "so they were not timed; remove " in failure
 
 
 def test_rounds_are_not_timed_beside_other_cells(folder: Path) -> None:

@@ -217,10 +217,8 @@ def attended(path: Path) -> Iterator[Callable[[], int | None]]:
                     fcntl.flock(stream.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
                 except BlockingIOError:
                     return None
-                finally:
-                    fcntl.flock(
-                        stream.fileno(), fcntl.LOCK_SH
-                    )  # also after a failure, which takes the lock away
+                finally:  # a failure takes the shared lock away
+                    fcntl.flock(stream.fileno(), fcntl.LOCK_SH)
             return path.stat().st_size
 
         if fcntl is not None:

@@ -199,7 +199,7 @@ class Node:
 
 
 def poll_seconds(silos: int, idle: float) -> float:
-    """Return how long one of these silos waits until it asks again, when it has been idle for so many seconds."""
+    """Return the pause between two questions of one of these silos, after this many idle seconds."""
     return max(silos / POLLS_A_SECOND, POLL_SECONDS, min(idle * IDLE_SHARE, LONGEST_POLL_SECONDS))
 
 

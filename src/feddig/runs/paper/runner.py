@@ -82,8 +82,8 @@ class Runner:
                         line = {name: value for name, value in line.items() if name != "seconds_per_round"}
                     if self.table.kind == COSTS and not {"seconds_per_round", "failure"} & line.keys():
                         failures.append(
-                            f"{cell.name}: other cells ran at the same time, so its rounds were not timed; remove "
-                            f"{self._folder(cell)} and run it again"
+                            f"{cell.name}: its rounds did not run alone in this call, so they were not timed; remove "
+                            f"{self._folder(cell)} and run the cell again"
                         )
                         continue
                     self._keep(line)
